@@ -89,7 +89,8 @@ class ShortlistClient:
     Args:
         url: Such as `http://127.0.0.1:8080`.
         timeout_seconds: Timeout of a request.
-        token: What the server wants of those who send events (`serving.events.token_variable`).
+        token: Token of the application's servers (`serving.events.token_variable`): with it events are taken, and users
+            are vouched for.
         transport: Transport of httpx in place of the network.
     """
 
@@ -97,8 +98,8 @@ class ShortlistClient:
         self, url: str, timeout_seconds: float = 2.0, token: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:  # fmt: skip
-        self._sender_headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._http = httpx.Client(base_url=url, timeout=timeout_seconds, transport=transport)
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=url, timeout=timeout_seconds, transport=transport, headers=headers)
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -167,7 +168,7 @@ class ShortlistClient:
         sent = [event.to_json() for event in events]
         if not sent:
             return []
-        receipt = self._post(EVENTS, {"events": sent}, self._sender_headers)
+        receipt = self._post(EVENTS, {"events": sent}, {})
         return [f"event {sent[refused['index']]['event_id']}: {refused['error']}" for refused in receipt["refused"]]
 
     def _ask(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
@@ -17,6 +20,8 @@ from shortlist.system.registry import resolve_address
 Percent = Annotated[int, Field(ge=1, le=100)]
 MAX_REPLICAS: Final = 8
 Rows = Annotated[int, Field(ge=1)]
+_NETWORK: Final = re.compile(r"[0-9.]+/\d+|[0-9a-fA-F]*:[0-9a-fA-F:]+/\d+")
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 CheckName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 
 
@@ -125,8 +130,12 @@ class Limits(Section):
         return self
 
 
+BACKEND: Final = "backend"
+"""Name of every sender that presents the declared token."""
+
+
 class Events(Section):
-    """Who may send events to `/v1/events`.
+    """Who may send events to `/v1/events`, and how senders of events and requests prove who they are.
 
     By default whoever reaches a server that listens to its own machine alone; other servers need one of the two.
     """
@@ -355,6 +364,10 @@ class Serving(Section):
     """Limits on clients."""
     events: Events = Events()
     """Who may send what users saw and did."""
+    backends: tuple[str, ...] = ()
+    """Senders that vouch for their users, because they are the application's own servers: identities
+    (`events.identity_header`), addresses, or networks such as 10.0.0.0/8; whoever presents the token of
+    `events.token_variable` is one. What all other senders and connections can move is capped (docs/trust.md)."""
     overload: Overload = Overload()
     """Load shedding."""
     max_rows: int = Field(default=10_000, ge=1)
@@ -368,3 +381,37 @@ class Serving(Section):
     """Servers of a version on this machine, each with its own Triton; a cluster has its own number."""
     hold_seconds: float = Field(default=15, ge=0)
     """How long a request waits for a model server that is being restarted, before it fails."""
+
+    @model_validator(mode="after")
+    def _backends_are_senders(self) -> Self:
+        for name in self.backends:
+            if not name or (_NETWORK.fullmatch(name) and _network(name) is None):
+                raise ValueError(f"backends: '{name}' is no network; wanted an identity, an address, or 10.0.0.0/8")
+        return self
+
+    def vouches_for_users(self, sender: str | None) -> bool:
+        """Whether a sender is one of the application's own servers; None, an unknown sender, is not.
+
+        >>> Serving(backends=("10.1.0.0/16",)).vouches_for_users("10.1.2.3"), Serving().vouches_for_users("10.1.2.3")
+        (True, False)
+        """
+        if sender is None:
+            return False
+        if sender in self.backends or (sender == BACKEND and self.events.token_variable is not None):
+            return True
+        networks = _networks(self.backends)
+        address = _network(sender) if networks else None
+        return address is not None and any(address.network_address in network for network in networks)
+
+
+@cache
+def _networks(names: tuple[str, ...]) -> tuple[_Network, ...]:
+    return tuple(network for network in map(_network, names) if network is not None)
+
+
+def _network(text: str) -> _Network | None:
+    """Return a network, or an address as one of its own; None for another text."""
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None

@@ -15,6 +15,7 @@ _ANSWERS: Final = {
     "request_id": pa.string(),  # of the x-request-id header, or given by the server
     "user": pa.string(),  # of the x-shortlist-user header, else of the request's user column; null when it names none
     "routed_by_user": pa.bool_(),  # it had that header, by which the track is chosen; without one, chance chooses
+    "sender": pa.string(),  # who sent it: an identity that was proved, or an address; null where no gateway says it
     "track": pa.string(),  # stable or canary; null outside Envoy
     "rollout": pa.string(),  # id of the rollout under way; null when there is none
     "step": pa.int32(),  # its step, from 0

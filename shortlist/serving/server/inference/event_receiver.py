@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -15,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
 
-from shortlist.contracts import ShortlistError, did_you_mean
+from shortlist.contracts import did_you_mean
 from shortlist.serving.log.logs import EVENT_ID, SEEN, item_type, outcome_columns, outcome_name, outcome_schema
 from shortlist.serving.log.outcome_writer import OutcomeWriter
 from shortlist.serving.server.inference.recent_answers import RecentAnswers
@@ -24,9 +21,9 @@ from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH
 from shortlist.serving.server.requests.request_errors import (
     BadRequestError,
     ModelUnavailableError,
-    UnauthorizedError,
     shorten,
 )
+from shortlist.serving.server.requests.senders import Senders
 from shortlist.serving.server.requests.tensors import ProtocolMessage, validate_message
 from shortlist.spec.data import Column, Data
 from shortlist.spec.serving import Events
@@ -37,7 +34,6 @@ from shortlist.storage.positive_rows import is_positive_value
 MAX_EVENTS: Final = 10_000
 """Most events of a request."""
 MAX_EVENT_ID_LENGTH: Final = 128
-_BEARER: Final = "Bearer "
 _MAX_INTEGER: Final = 2**63
 
 Row = dict[str, Any]
@@ -101,9 +97,9 @@ class EventReceiver:
     """
 
     def __init__(self, streams: Path, data: Data, settings: Events, host: str) -> None:
-        self._data, self._settings = data, settings
-        self._is_local = ipaddress.ip_address(host).is_loopback
-        self._token = _token(settings)
+        self._data = data
+        self.senders = Senders(settings, host)
+        """Who may send events, and who sends requests."""
         self._columns = outcome_columns(data)
         self._is_text = data.item is not None and data.by_name[data.item].type == "string"
         self._writer = OutcomeWriter(streams, outcome_schema(item_type(data), self._columns))
@@ -121,29 +117,6 @@ class EventReceiver:
     def close(self) -> None:
         """Write what was appended."""
         self._writer.close()
-
-    def check_sender(self, headers: Mapping[str, str]) -> None:
-        """Check that a sender may send events.
-
-        Args:
-            headers: Headers of the request, their names in lower case.
-
-        Raises:
-            UnauthorizedError: The sender has no valid token or identity.
-        """
-        identity = self._settings.identity_header
-        if self._token is not None:
-            sent = headers.get("authorization", "")
-            if not hmac.compare_digest(sent.encode(), f"{_BEARER}{self._token}".encode()):
-                raise UnauthorizedError("wanted the header 'Authorization: Bearer TOKEN' with the declared token")
-        elif identity is not None:
-            if not headers.get(identity.lower()):
-                raise UnauthorizedError(f"wanted the header '{identity}', which the gateway sets for known senders")
-        elif not self._is_local:
-            raise UnauthorizedError(
-                "this server listens to other machines, and nothing says who may send events; declare"
-                " serving.events.token_variable or serving.events.identity_header"
-            )
 
     async def receive(self, document: Any) -> EventReceipt:
         """Append the events of a request; return when they are on the disk.
@@ -277,15 +250,3 @@ def _typed(column: Column, value: Any) -> Any:
             except ValueError:
                 raise BadRequestError(f"{location}: got {shorten(value)}; wanted an ISO date") from None
     raise BadRequestError(f"{location}: got {shorten(value)}; wanted a value of type {column.type}")
-
-
-def _token(settings: Events) -> str | None:
-    if settings.token_variable is None:
-        return None
-    token = os.environ.get(settings.token_variable)
-    if not token:
-        raise ShortlistError(
-            f"serving.events.token_variable: the environment variable {settings.token_variable} is not set; set it to"
-            " the token that senders of events present, and start again"
-        )
-    return token

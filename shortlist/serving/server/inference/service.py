@@ -197,6 +197,10 @@ class Service:
         """Request bytes buffered by all connections."""
         self.stopping = False
 
+    def sender(self, headers: Mapping[str, str]) -> str | None:
+        """Return who sent a request; None where nothing says it."""
+        return None if self.events is None else self.events.senders.name(headers)
+
     async def is_ready(self) -> bool:
         """Whether views, live counts, recommendations and the model are ready."""
         counted = self._counts is None or self._counts.counted_at is not None
@@ -389,8 +393,8 @@ class Service:
             features = response.features.columns(self._assembler.signature)
         row = (
             datetime.fromtimestamp(now / 1e6, UTC), request_id, context.user or self._user_id(inputs),
-            context.user is not None, context.track, context.rollout, context.step, self.settings.version,
-            response.status, inputs.digest, spent_ms, response.degraded, counts_delay_ms,
+            context.user is not None, context.sender, context.track, context.rollout, context.step,
+            self.settings.version, response.status, inputs.digest, spent_ms, response.degraded, counts_delay_ms,
             self.settings.serving.log.sampling, self._item_ids(inputs),
             response.scores, *map(response.further_scores.get, self._further_columns),
             *map(inputs.sent.get, self._logged_columns), *features, *response.slate,

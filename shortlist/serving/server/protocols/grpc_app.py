@@ -152,7 +152,8 @@ class GRPCApp:
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Score a request, or recommend items."""
-        request_context = RequestContext.from_headers(dict(context.invocation_metadata() or ()))
+        metadata = dict(context.invocation_metadata() or ())
+        request_context = RequestContext.from_headers(metadata, self._service.sender(metadata))
         async with self._service.admission.slot() as slot:  # gRPC cancels this coroutine when the client disconnects
             tensors = _tensors(request, self._service.outputs_of(request.model_name))
             inference_request = InferenceRequest(

@@ -218,7 +218,7 @@ async def answer(service: Service, request_head: RequestHead, content: bytes | b
         content = decode_content(content, headers, service.settings.serving.limits.max_request_bytes)
         body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs_of(request_head.model))
         del content  # freed while the model scores
-        context = RequestContext.from_headers(headers)
+        context = RequestContext.from_headers(headers, service.sender(headers))
         request = InferenceRequest(request_head.model, request_head.version, body.tensors, context, body.id)
         response = await service.answer(request, slot)
     settings = service.settings

@@ -28,17 +28,19 @@ _MAX_LENGTH: Final = 256
 
 @dataclass(frozen=True)
 class RequestContext:
-    """Values of a request's headers; None for missing headers."""
+    """What the headers of a request say; None for what they do not."""
 
     request_id: str | None = None
     user: str | None = None
     track: str | None = None
     rollout: str | None = None
     step: int | None = None
+    sender: str | None = None
+    """Who sent it; see `Senders.name`."""
 
     @classmethod
-    def from_headers(cls, headers: Mapping[str, str]) -> Self:
-        """Return the values of headers, whose names are in lower case."""
+    def from_headers(cls, headers: Mapping[str, str], sender: str | None = None) -> Self:
+        """Return the values of headers, whose names are in lower case, with the sender."""
 
         def header(name: str) -> str | None:
             return headers.get(name, "")[:_MAX_LENGTH] or None
@@ -51,6 +53,7 @@ class RequestContext:
             track=track if (track := header(TRACK_HEADER)) is not None and _PRINTABLE.fullmatch(track) else None,
             rollout=header(ROLLOUT_HEADER),
             step=int(step) if step is not None and step.isascii() and step.isdecimal() and len(step) < 6 else None,
+            sender=sender,
         )
 
     def response_headers(self, version: int) -> dict[str, str]:

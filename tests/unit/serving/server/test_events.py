@@ -18,6 +18,7 @@ from shortlist.serving.log.serving_log import ServingLog, stream_folder
 from shortlist.serving.server.inference.event_receiver import EventReceiver
 from shortlist.serving.server.inference.recent_answers import RecentAnswers
 from shortlist.serving.server.requests.request_errors import BadRequestError, ModelUnavailableError, UnauthorizedError
+from shortlist.serving.server.requests.senders import Senders
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Events
 from shortlist.storage.append_log.writer import AppendLog
@@ -164,21 +165,37 @@ def test_a_label_with_a_rule_is_positive_by_it(open_outcomes: Open) -> None:
 
 
 def test_who_may_send_is_declared(open_outcomes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_outcomes().receiver.check_sender({})
+    open_outcomes().receiver.senders.check({})
     with pytest.raises(UnauthorizedError, match=r"declare serving\.events\.token_variable"):
-        open_outcomes(host="0.0.0.0").receiver.check_sender({"authorization": "Bearer x"})  # noqa: S104
+        open_outcomes(host="0.0.0.0").receiver.senders.check({"authorization": "Bearer x"})  # noqa: S104
     with pytest.raises(ShortlistError, match="EVENT_TOKEN is not set"):
         open_outcomes({"token_variable": "EVENT_TOKEN"})
     monkeypatch.setenv("EVENT_TOKEN", "secret")
-    guarded = open_outcomes({"token_variable": "EVENT_TOKEN"}).receiver
-    guarded.check_sender({"authorization": "Bearer secret"})
+    guarded = open_outcomes({"token_variable": "EVENT_TOKEN"}).receiver.senders
+    guarded.check({"authorization": "Bearer secret"})
     for sent in ({}, {"authorization": "Bearer"}, {"authorization": "secret"}, {"authorization": "Bearer secrets"}):
         with pytest.raises(UnauthorizedError, match="Authorization: Bearer TOKEN"):
-            guarded.check_sender(sent)
-    behind_gateway = open_outcomes({"identity_header": "X-Client"}, "0.0.0.0").receiver  # noqa: S104
-    behind_gateway.check_sender({"x-client": "shop"})
+            guarded.check(sent)
+    behind_gateway = open_outcomes({"identity_header": "X-Client"}, "0.0.0.0").receiver.senders  # noqa: S104
+    behind_gateway.check({"x-client": "shop"})
     with pytest.raises(UnauthorizedError, match="the header 'X-Client'"):
-        behind_gateway.check_sender({"x-client": ""})
+        behind_gateway.check({"x-client": ""})
+
+
+def test_a_sender_is_named_by_its_token_its_identity_or_the_address_that_the_gateway_saw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forged_and_seen = {"x-forwarded-for": "10.9.9.9, 192.0.2.7"}
+    unknown = Senders(Events(), "127.0.0.1")
+    assert unknown.name(forged_and_seen) == "192.0.2.7"
+    assert [unknown.name({"x-forwarded-for": text}) for text in ("", "not an address", "192.0.2.7,")] == [None] * 3
+    behind_gateway = Senders(Events(identity_header="X-Client"), "127.0.0.1")
+    assert behind_gateway.name({"x-client": "shop", **forged_and_seen}) == "shop"
+    assert behind_gateway.name(forged_and_seen) == "192.0.2.7"
+    monkeypatch.setenv("EVENT_TOKEN", "secret")
+    guarded = Senders(Events.model_validate({"token_variable": "EVENT_TOKEN"}), "127.0.0.1")
+    assert guarded.name({"authorization": "Bearer secret", **forged_and_seen}) == "backend"
+    assert guarded.name({"authorization": "Bearer other", **forged_and_seen}) == "192.0.2.7"
 
 
 def test_events_that_the_disk_does_not_take_are_not_acknowledged(

@@ -84,13 +84,13 @@ def test_what_was_answered_is_in_the_log_with_who_answered_whom(server: Any) -> 
     status, headers, body = server.get(
         INFER, {"id": "mine", "inputs": [USER, THREE, FIRST]},
         x_request_id="one", x_shortlist_user="someone", x_shortlist_track="canary", x_shortlist_rollout="r1",
-        x_shortlist_step="2",
+        x_shortlist_step="2", x_forwarded_for="10.0.0.1, 192.0.2.7",
     )  # fmt: skip
     assert status == 200
     assert json.loads(body)["id"] == "mine"
     assert (headers["x-shortlist-track"], headers["x-shortlist-version"]) == ("canary", "3")
     row = logged(server, "one")
-    assert (row["user"], row["routed_by_user"]) == ("someone", True)
+    assert (row["user"], row["routed_by_user"], row["sender"]) == ("someone", True, "192.0.2.7")
     assert (row["track"], row["rollout"], row["step"], row["version"]) == ("canary", "r1", 2, 3)
     assert (row["status"], row["degraded"], row["items"]) == (200, False, ["item 0", "item 2", "nowhere"])
     assert row["scores"] == json.loads(body)["outputs"][0]["data"]

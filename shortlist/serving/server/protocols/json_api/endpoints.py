@@ -72,10 +72,10 @@ async def answer_json(
     """
     if endpoint is take_events:
         assert service.events is not None
-        service.events.check_sender(headers)
+        service.events.senders.check(headers)
     async with service.admission.slot() as slot:  # before the body is parsed: a refusal must cost nothing
         document = parse_json(decode_content(content, headers, service.settings.serving.limits.max_request_bytes))
         del content
-        context = RequestContext.from_headers(headers)
+        context = RequestContext.from_headers(headers, service.sender(headers))
         response = await endpoint(service, document, context, slot)
     return json_response(response, context.response_headers(service.settings.version))
