@@ -42,8 +42,8 @@ def check_live_traffic(
 
     with step("check_live_traffic") as running_step:
         slices = Gates.model_validate_json(gates).slices
-        log = Serving.model_validate_json(serving).log
-        watch = MonitoringJob(name, stores, Monitoring.model_validate_json(monitoring), slices, log)
+        sections = Monitoring.model_validate_json(monitoring), slices, Serving.model_validate_json(serving)
+        watch = MonitoringJob(name, stores, *sections)
         monitoring_run = watch.check()
         running_step.rows = sum(report.rows for report in monitoring_run.reports)
         note("\n".join(monitoring_run.lines))

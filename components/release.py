@@ -49,6 +49,7 @@ def register(
     code: str,
     version_to_beat: str,
     made_from: str,
+    collected: str,
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
     reference: dsl.Input[dsl.Dataset],
@@ -64,11 +65,12 @@ def register(
     from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import ChampionCacheKey
+    from shortlist.training.withdrawn_batches import collected_tags
 
     with step("register") as running_step:
         runs = {model["model"]: model["mlflow_run"] for model in map(json.loads, trained + ensembles)}
         inputs = Path(verdict.path), runs, Path(reference.path)
-        tags, stages = ChampionCacheKey(version_to_beat, made_from).tags(), None
+        tags, stages = ChampionCacheKey(version_to_beat, made_from).tags() | collected_tags(collected), None
         if release and (Path(release.path) / RELEASE).is_dir():
             stages = Path(release.path) / RELEASE
         version = register_blessed(RunContext(name=name, stores=stores), *inputs, tags, stages)

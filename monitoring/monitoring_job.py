@@ -42,7 +42,7 @@ from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.stored_logs import maintain_stored_logs, serving_log_paths
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.monitoring import Monitoring
-from shortlist.spec.serving import PredictionLog
+from shortlist.spec.serving import Serving
 from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.objects import local_copy, open_object_store
 from shortlist.storage.storage_config import StorageConfig
@@ -120,14 +120,14 @@ class MonitoringJob:
         stores: The stores of MLflow and Feast, as the graph's `stores` parameter.
         monitoring: The spec's `monitoring` section.
         slices: Columns by whose values quality is shown.
-        log: How answers are logged.
+        serving: The spec's `serving` section.
 
     Raises:
         ShortlistError: The declared token for alerts is not in the environment.
     """
 
     def __init__(
-        self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], log: PredictionLog | None = None
+        self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], serving: Serving | None = None
     ) -> None:
         self.name = name
         self.monitoring_store = open_monitoring_store(stores, name)
@@ -136,7 +136,7 @@ class MonitoringJob:
         self._destinations = open_destinations(monitoring.alerts)  # a missing secret fails here, not at the first alert
         self._settings = monitoring
         self._slices = tuple(slices)
-        self._prediction_log = log or PredictionLog()
+        self._serving = serving or Serving()
         self._stores = StorageConfig.parse(stores)
         self.address = page_address(self._stores, name, PAGE)
 
@@ -174,7 +174,7 @@ class MonitoringJob:
             write_metrics(self.monitoring_store, self.folder / METRICS)
             write_page(self._status_page_data(now, available.waiting), self.page)
             publish_pages(self._stores, self.name, self.folder)
-            maintain_stored_logs(self._log_paths, parse_duration(self._prediction_log.retention))
+            maintain_stored_logs(self._log_paths, parse_duration(self._serving.log.retention))
         return MonitoringRun(
             tuple(new_reports), decision, claimed, available.waiting, delivery.problems, self.address or str(self.page),
             self.served_features,
@@ -205,7 +205,7 @@ class MonitoringJob:
         log = local_copy(
             spec_feast_store_location(self._stores, self.name).require_announcement()["log"]
         )  # the log whose side tables the champion was trained on
-        return Windows(self._log_paths, declared, log, self._settings, now, self._prediction_log.sampling)
+        return Windows(self._log_paths, declared, log, self._settings, now, self._serving)
 
     def _champion(self) -> int:
         champion = self._tracker.registry.version_of("champion")

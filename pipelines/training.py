@@ -148,6 +148,7 @@ def _add_release_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArte
             cached=False,
             version_to_beat=baseline["version"],
             made_from=baseline["made_from"],
+            collected=baseline["collected"],
             trained=made["trained"],
             reference=made["reference"],
             release=made.get("release"),

@@ -8,6 +8,8 @@ import polars as pl
 
 from monitoring.windows.log_index import QUARTER
 from shortlist.contracts import Columns
+from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
+from shortlist.spec.serving import Serving
 
 REQUEST: Final = "request"
 """UInt64 hash of a request's id; polars promises the same one within one version of itself."""
@@ -54,6 +56,19 @@ def impression_weight(sampling: float) -> pl.Expr:
         sampling: The logged share of answers that do not record it.
     """
     return (1 / pl.col("sampling").fill_null(sampling)).cast(pl.Float32).alias(Columns.WEIGHT)
+
+
+def list_contributors(requests: pl.DataFrame, serving: Serving) -> list[pl.Series]:
+    """Return `CONTRIBUTORS` of requests; the sender is null where it vouches for its users.
+
+    Args:
+        requests: Requests with request, user, sender.
+        serving: Says who vouches.
+    """
+    senders = requests["sender"]
+    vouching = [name for name in senders.unique() if serving.vouches_for_users(name)]
+    senders = senders.set(senders.is_in(vouching), None)
+    return [requests[REQUEST].alias(BY_REQUEST), requests["user"].alias(BY_USER), senders.alias(BY_SENDER)]
 
 
 def summarize_answers(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:

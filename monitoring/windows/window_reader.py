@@ -18,6 +18,7 @@ from monitoring.windows.answered_requests import (
     ROWS,
     future_rows,
     impression_weight,
+    list_contributors,
     request_hash,
     select_answered,
 )
@@ -28,10 +29,12 @@ from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.log_index import LogIndex
 from monitoring.windows.spans import Span
 from shortlist.contracts import Columns
+from shortlist.data.rules.contributions import AMOUNT, CONTRIBUTORS, ROW_ID, find_excesses
 from shortlist.serving.log.log_writer import is_sampled
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.monitoring import Monitoring
+from shortlist.spec.serving import Serving
 
 _MAX_CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 """Longest time by which an outcome may precede its answer, because the clocks of two machines differ."""
@@ -52,8 +55,8 @@ class WindowReader:
     settings: Monitoring
     predictions: LogIndex
     outcomes: ServingLog
-    sampling: float
-    """The logged share of answers that do not record it."""
+    serving: Serving
+    """The spec's section: the logged share of answers that do not record it, and who vouches for users."""
 
     def read(self, span: Span) -> LiveWindow:
         """Return the window of a span of time.
@@ -98,14 +101,20 @@ class WindowReader:
                 yield select_answered(piece, max_age_hours(self.settings, self.data)).filter(in_span)
 
     def _requests(self, span: Span) -> tuple[pl.DataFrame, int]:
-        """Return time, request, moment and rows of all requests, each id once, and the number of rows in the future."""
+        """Return time, request, moment and rows of all requests, each id once, and the number of rows in the future.
+
+        Requests beyond the share of their user or sender are left out: nobody alone decides what a window says.
+        """
         future = future_rows(self.settings.checks.max_clock_skew_minutes).alias(_FUTURE)
-        empty = select_answered(self.predictions.log.empty(ANSWER_COLUMNS))
+        columns = (*ANSWER_COLUMNS, "user", "sender")
+        empty = select_answered(self.predictions.log.empty(columns))
         pieces = [
-            piece.select("time", REQUEST, MOMENT, ROWS, future)
-            for piece in (empty, *self.iter_answered(span, ANSWER_COLUMNS))
+            piece.select("time", REQUEST, MOMENT, ROWS, future, *list_contributors(piece, self.serving))
+            for piece in (empty, *self.iter_answered(span, columns))
         ]
         requests = pl.concat(pieces).unique(REQUEST, keep="first", maintain_order=True)
+        shared = requests.with_columns(pl.max_horizontal(ROWS, 1).alias(AMOUNT), pl.col(REQUEST).alias(ROW_ID))
+        requests = requests.filter(find_excesses(shared, self.data.live.max_share).is_null()).drop(*CONTRIBUTORS)
         return requests.drop(_FUTURE), int(requests[_FUTURE].sum())
 
     def _sample(self, requests: pl.DataFrame) -> pl.Series:
@@ -114,7 +123,7 @@ class WindowReader:
         return ordered.filter(pl.col(ROWS).cum_sum() <= self.settings.window.max_rows)[REQUEST]
 
     def _rows(self, span: Span, outcomes: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        exploder = RowExploder(self.data, self.settings.checks.max_clock_skew_minutes, self.sampling)
+        exploder = RowExploder(self.data, self.settings.checks.max_clock_skew_minutes, self.serving.log.sampling)
         sample, unread = self._sample(requests), UnreadRequests(requests[REQUEST])
         rows, scored = [], []
         empty = select_answered(self.predictions.log.empty(self.predictions.log.declared.names))
@@ -124,15 +133,15 @@ class WindowReader:
             new_requests = unique.filter(unread.take(unique[REQUEST]))
             rows.append(exploder.explode(new_requests, outcomes))
             sampled = new_requests.filter(pl.col(REQUEST).is_in(sample.implode()))
-            sampled_scores = sampled.select("version", impression_weight(self.sampling), score="scores")
+            sampled_scores = sampled.select("version", impression_weight(self.serving.log.sampling), score="scores")
             scored.append(sampled_scores.explode("score", empty_as_null=False))
         all_rows = pl.concat(rows).unique(["request_id", "row"], keep="first").sort(Columns.TIME, "request_id", "row")
         return empty_as_null(with_side_columns(all_rows, self.data, self.log)), pl.concat(scored)
 
     def _count_orphans(self, unmatched_outcomes: pl.DataFrame, since: datetime, until: datetime) -> int:
         """Return how many outcomes belong to no logged request of a span of time."""
-        if unmatched_outcomes.height and self.sampling < 1:
-            is_logged = [is_sampled(name, self.sampling) for name in unmatched_outcomes["request_id"]]
+        if unmatched_outcomes.height and self.serving.log.sampling < 1:
+            is_logged = [is_sampled(name, self.serving.log.sampling) for name in unmatched_outcomes["request_id"]]
             unmatched_outcomes = unmatched_outcomes.filter(pl.Series(is_logged, dtype=pl.Boolean))
         if unmatched_outcomes.height:
             hashed = unmatched_outcomes.select(request_hash(), "outcomes")

@@ -31,6 +31,7 @@ from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
+from shortlist.spec.serving import Serving
 
 __all__ = ["AvailableWindows", "LiveWindow", "Span", "Windows"]
 
@@ -61,14 +62,16 @@ class Windows:
         log: Folder of the valid log, whose side tables are joined.
         settings: The spec's `monitoring` section.
         now: The present moment.
-        sampling: Share of the answers that are logged; outcomes of the others are no orphans.
+        serving: The spec's `serving` section: the share of the answers that are logged (outcomes of the others are no
+            orphans), and who vouches for users.
     """
 
     def __init__(
-        self, paths: ServingPaths, data: Data, log: Path, settings: Monitoring, now: datetime, sampling: float = 1.0
-    ) -> None:
+        self, paths: ServingPaths, data: Data, log: Path, settings: Monitoring, now: datetime,
+        serving: Serving | None = None,
+    ) -> None:  # fmt: skip
         self._paths, self._data, self._log = paths, data, log
-        self._settings, self._now, self._sampling = settings, now, sampling
+        self._settings, self._now, self._serving = settings, now, serving or Serving()
         self._maturity = timedelta(hours=settings.window.maturity_hours)
 
     def find(self) -> AvailableWindows:
@@ -109,7 +112,7 @@ class Windows:
 
     @cached_property
     def _reader(self) -> WindowReader:
-        return WindowReader(self._data, self._log, self._settings, self._predictions, self._outcomes, self._sampling)
+        return WindowReader(self._data, self._log, self._settings, self._predictions, self._outcomes, self._serving)
 
     @cached_property
     def _predictions(self) -> LogIndex:
@@ -143,7 +146,11 @@ class Windows:
             )
         zone = ZoneInfo(DeclaredColumns(self._data).timezone)
         counts: dict[Span, int] = {}
-        for quarter, requests in index.quarters.select(QUARTER, "requests").iter_rows():
+        quarters = index.quarters
+        if max_age_hours(self._settings, self._data) is not None:
+            # Clients say which moment a request is about: none opens a window before anything was answered.
+            quarters = quarters.filter(pl.col(QUARTER) >= quarters["first"].dt.truncate("15m").min())
+        for quarter, requests in quarters.select(QUARTER, "requests").iter_rows():
             span = window_span(quarter, self._settings.window.hours, zone)
             counts[span] = counts.get(span, 0) + requests
         return counts

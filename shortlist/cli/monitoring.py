@@ -75,12 +75,22 @@ def alerts(
 
 
 @commands.command()
-def collect(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+def collect(
+    spec: SpecArgument,
+    withdraw: Annotated[
+        int | None, typer.Option(metavar="BATCH", help="Withdraw a batch: later runs are as if it had not been.")
+    ] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
     """Add served rows to the log with their outcomes, once these are due; exit code 1 when a part cannot be read."""
-    from shortlist.runs.monitoring_runs import collect_locally
+    from shortlist.runs.monitoring_runs import collect_locally, withdraw_locally
     from shortlist.spec.load import load_spec
 
-    collected = collect_locally(load_spec(find_spec(spec, runs)), runs)
+    loaded = load_spec(find_spec(spec, runs))
+    if withdraw is not None:
+        typer.echo("\n".join(withdraw_locally(loaded, runs, withdraw)))
+        return
+    collected = collect_locally(loaded, runs)
     typer.echo("\n".join(collected.lines))
     raise typer.Exit(1 if collected.problems else 0)
 

@@ -9,7 +9,7 @@ in no batch.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,9 +18,14 @@ from typing import Final
 
 import polars as pl
 
-from monitoring.windows.answered_requests import select_answered
-from shortlist.collecting.live_labels import OutcomeLabels, read_labels
-from shortlist.collecting.live_log import MatureAnswers, covered_records, mature_answers
+from monitoring.windows.answered_requests import REQUEST, select_answered
+from shortlist.collecting.live_labels import (
+    OutcomeLabels,
+    UnreadableOutcomesError,
+    read_labels,
+    unreadable_answers,
+)
+from shortlist.collecting.live_log import AnswerTimes, MatureAnswers, covered_records, mature_answers
 from shortlist.collecting.live_rows import LiveRows, span_of_times
 from shortlist.contracts import Columns, DataError, ShortlistError
 from shortlist.data.base_rows import as_of_answer, clock_failures
@@ -37,8 +42,8 @@ from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import sha256
 from shortlist.storage.storage_config import StorageConfig
 
-_MAX_ATTEMPTS: Final = 50
-"""Most times that another collector may publish first."""
+_MAX_FAILURES: Final = 50
+"""Most times that another collector publishes first, or a file turns out to be unreadable."""
 _RETRIED_WITHIN: Final = timedelta(days=1)
 """An answer up to this long after another one with the same id repeats it; a later one is a new request."""
 _MIN_OUTCOMES: Final = 20
@@ -54,7 +59,7 @@ class CollectorRun:
     waiting: int = 0
     """Number of logged answers whose outcomes are not due yet, or that wait until a file can be read."""
     problems: list[str] = field(default_factory=list)
-    """Files that cannot be read, with the reasons; they stay in the log."""
+    """Reasons for which answers wait: files that cannot be read, or outcomes that are missing."""
 
     @property
     def rows(self) -> int:
@@ -96,7 +101,7 @@ class Collector:
                 f"spec '{name}' collects nothing; declare data.live.collect: true and data.outcome_delay"
             )
         self._name, self._data, self._most_rows = name, data, most_rows
-        self._sampling = serving.log.sampling
+        self._serving = serving
         self._replayed = isinstance(serving.traffic, ReplayTraffic)
         self._log = log or CollectedLog.open(stores, name)
         paths = serving_log_paths(StorageConfig.parse(stores), name)
@@ -110,51 +115,68 @@ class Collector:
         Args:
             now: The present moment; the clock's by default.
 
+        Answers whose outcomes cannot be read wait, with a message: they would become negatives.
+
         Raises:
-            ShortlistError: A store is unavailable, the disk is full, or the outcome log is missing or another spec's.
-                The records that are due are collected by the next run.
+            ShortlistError: A store is unavailable, or the disk is full. The records that are due are collected by the
+                next run.
         """
         self._predictions.commit()
         self._outcomes.commit()
         now = now or datetime.now(UTC)
-        collector_run, lost_races = CollectorRun(), 0
-        while lost_races < _MAX_ATTEMPTS:
+        collector_run, failures = CollectorRun(), 0
+        unreadable_times: dict[str, AnswerTimes] = {}
+        while failures < _MAX_FAILURES:
             published = self._log.batches()
-            mature = self._mature_answers(published, now)
-            collector_run.waiting, collector_run.problems = mature.waiting, mature.problems
+            mature = self._mature_answers(published, now, unreadable_times)
+            collector_run.waiting = mature.waiting
+            collector_run.problems = [*mature.problems, *self._outcomes.unreadable.values()]
             if not mature.frames:
                 self._log.keep_read_files(mature.collected_files)
                 return collector_run
             with TemporaryDirectory(prefix="shortlist-collect-") as scratch:
-                batch = self._make_batch(mature, published, Path(scratch), now)
+                try:
+                    batch = self._make_batch(mature, published, Path(scratch), now, unreadable_times)
+                except UnreadableOutcomesError:  # other answers go on
+                    unreadable_times |= unreadable_answers(self._outcomes, self._data)
+                    failures += 1
+                    continue
+                except DataError as error:  # these answers wait; what was collected is there for trainings
+                    collector_run.waiting += sum(frame.height for frame in mature.frames)
+                    collector_run.problems.append(str(error))
+                    return collector_run
                 if self._log.publish(batch, Path(scratch)):
                     collector_run.batches.append(batch)
                     self._log.keep_read_files(mature.collected_files)
                 else:  # another collector was first: look for the remaining records again
-                    lost_races += 1
+                    failures += 1
         raise ShortlistError(
-            f"spec '{self._name}': other collectors published {lost_races} batches meanwhile; run again"
+            f"spec '{self._name}': {failures} attempts failed, because other collectors published batches meanwhile or"
+            " files could not be read; run again"
         )
 
-    def _mature_answers(self, published: Sequence[CollectedBatch], now: datetime) -> MatureAnswers:
+    def _mature_answers(
+        self, published: Sequence[CollectedBatch], now: datetime, unreadable: Mapping[str, AnswerTimes]
+    ) -> MatureAnswers:
         assert self._data.live_outcome_delay is not None
         due = now - parse_duration(self._data.live_outcome_delay) - parse_duration(self._data.live.settle)
         covered, read_files = covered_records(published), self._log.read_files() if published else frozenset()
-        return mature_answers(self._predictions, covered, due, self._most_rows, read_files)
+        return mature_answers(self._predictions, covered, due, self._most_rows, read_files, unreadable.values())
 
     def _make_batch(
-        self, mature: MatureAnswers, published: Sequence[CollectedBatch], out: Path, now: datetime
-    ) -> CollectedBatch:
+        self, mature: MatureAnswers, published: Sequence[CollectedBatch], out: Path, now: datetime,
+        passed_over: Collection[str],
+    ) -> CollectedBatch:  # fmt: skip
         requests, repeated_count = self._requests(mature, published)
-        live_rows, labels, all_rows = LiveRows(self._data, self._sampling), None, pl.DataFrame()
+        live_rows, labels, all_rows = LiveRows(self._data, self._serving), None, pl.DataFrame()
         if requests.height:
-            labels = read_labels(self._outcomes, requests, self._data)
+            labels = read_labels(self._outcomes, requests, self._data, passed_over)
             self._check_outcomes(labels, requests)
             all_rows = _sort_rows(live_rows.rows(requests, labels))
         valid_rows = self._select_valid(all_rows)
         all_rows.write_parquet(out / ROWS)
         (out / REQUESTS).mkdir()
-        _request_fingerprints(requests).to_frame().write_parquet(out / REQUESTS / f"{REQUESTS}.parquet")
+        requests.select(pl.col(REQUEST).reinterpret(signed=True)).write_parquet(out / REQUESTS / f"{REQUESTS}.parquet")
         number = len(published) + 1
         first, last = span_of_times(valid_rows[Columns.TIME]) if valid_rows.height else (None, None)
         answered_from, answered_to = span_of_times(requests["time"])
@@ -180,16 +202,19 @@ class Collector:
             # A rollout without users replays rows of the log repeatedly; no user saw these answers.
             answers = answers.filter(pl.col("rollout").is_null())
         answers = answers.filter(pl.col("rows") > 0).sort("time", maintain_order=True)
-        unique_answers = answers.unique("request_id", keep="first", maintain_order=True)
+        answers = answers.with_columns(_request_fingerprints(answers).reinterpret(signed=False).alias(REQUEST))
+        unique_answers = answers.unique(REQUEST, keep="first", maintain_order=True)
         first, last = span_of_times(unique_answers["time"])
         if first is not None and last is not None:
+            withdrawn = self._log.withdrawn()
             collected_requests = [
-                self._log.read_request_fingerprints(batch) for batch in published if _overlaps(batch, first, last)
+                self._log.read_request_fingerprints(batch)
+                for batch in published
+                if batch.number not in withdrawn and _overlaps(batch, first, last)
             ]
             if collected_requests:
-                unique_answers = unique_answers.filter(
-                    ~_request_fingerprints(unique_answers).is_in(pl.concat(collected_requests).implode())
-                )
+                collected_hashes = pl.concat(collected_requests).reinterpret(signed=False)
+                unique_answers = unique_answers.filter(~pl.col(REQUEST).is_in(collected_hashes.implode()))
         return unique_answers, answers.height - unique_answers.height
 
     def _select_valid(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -203,7 +228,6 @@ class Collector:
     def _check_outcomes(self, labels: OutcomeLabels, requests: pl.DataFrame) -> None:
         """Raise DataError when the outcome log is missing or another spec's: its rows would become negatives."""
         if labels.matched:
-            self._check_clocks(labels)
             return
         if self._outcomes.open_table() is None:
             if self._data.live.missing_outcome == "negative":
@@ -226,26 +250,6 @@ class Collector:
                 " its request ids are others. Nothing was collected; report outcomes with the x-request-id of the"
                 " answer, and collect again"
             )
-
-    def _check_clocks(self, labels: OutcomeLabels) -> None:
-        """Raise DataError when the clock of the outcome writer is wrong: positive rows would become negatives."""
-        if labels.ahead >= _MIN_OUTCOMES and 2 * labels.ahead > labels.matched:
-            raise DataError(
-                f"{self._outcomes.address}: {labels.ahead:,} of {labels.matched:,} outcomes are from more than"
-                f" {self._data.live.max_clock_skew} after their receipt (data.live.max_clock_skew), up to"
-                f" {labels.furthest / timedelta(minutes=1):,.1f} minutes; the clock of who writes outcomes is ahead,"
-                " and outcomes that came in time would count as late. Nothing was collected; set the clocks, write"
-                " these outcomes again with the right times, and collect again"
-            )
-        if labels.early < _MIN_OUTCOMES or 2 * labels.early <= labels.matched:
-            return
-        raise DataError(
-            f"{self._outcomes.address}: {labels.early:,} of {labels.matched:,} outcomes are from more than"
-            f" {self._data.live.max_clock_skew} before their answers (data.live.max_clock_skew), up to"
-            f" {labels.earliest / timedelta(minutes=1):,.1f} minutes; the clock of who writes outcomes is behind the"
-            " servers', and their rows would become negatives. Nothing was collected; set the clocks, declare a larger"
-            " data.live.max_clock_skew for what is written already, and collect again"
-        )
 
 
 def describe_batch(batch: CollectedBatch) -> str:
@@ -272,7 +276,14 @@ def _overlaps(batch: CollectedBatch, first: datetime, last: datetime) -> bool:
 
 
 def _request_fingerprints(requests: pl.DataFrame) -> pl.Series:
-    return codes_of(requests["request_id"]).alias("request")
+    """Return what a request and its repetitions have in common.
+
+    Clients choose the ids: another request with a known or guessed id is another one. Repeated requests for slates may
+    get other items.
+    """
+    digest = pl.when(pl.col("slate:release").is_null()).then("digest")
+    parts = [pl.col(part).fill_null("") for part in ("request_id", "user", "sender")]
+    return codes_of(requests.select(pl.concat_str([*parts, digest.fill_null("")], separator="\n")).to_series())
 
 
 def _sort_rows(rows: pl.DataFrame) -> pl.DataFrame:

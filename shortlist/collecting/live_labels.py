@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Final
 
 import polars as pl
 
-from monitoring.windows.answered_requests import REQUEST, ROWS, request_hash
+from monitoring.windows.answered_requests import REQUEST, ROWS
 from shortlist.contracts import Columns, DataError
+from shortlist.serving.log.log_rows import DAY
+from shortlist.serving.log.log_tables import file_column
 from shortlist.serving.log.logs import EVENT_ID, RECEIVED, SEEN, outcome_columns, outcome_name
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data
@@ -31,12 +34,6 @@ class OutcomeLabels:
     """request, row, label, and the columns known after the impression, of rows with an outcome in time."""
     late: int
     early: int
-    earliest: timedelta
-    """Longest time by which an early outcome precedes its answer."""
-    ahead: int
-    """Outcomes later than their receipt, by more than the allowed clock skew."""
-    furthest: timedelta
-    """Longest time by which an outcome counted in `ahead` is later."""
     repeated: int
     foreign: int
     matched: int
@@ -47,19 +44,29 @@ class OutcomeLabels:
     """request, row of rows that an event says the user saw, with an outcome or without."""
 
 
-def read_labels(log: ServingLog, requests: pl.DataFrame, data: Data) -> OutcomeLabels:
+class UnreadableOutcomesError(DataError):
+    """Outcomes of some requests cannot be read."""
+
+
+def read_labels(
+    log: ServingLog, requests: pl.DataFrame, data: Data, passed_over: Collection[str] = ()
+) -> OutcomeLabels:
     """Return the labels of requests.
 
     An outcome counts when it happened within `data.outcome_delay` after the answer, by the times in both logs, so that
-    labels do not depend on when they are read; outcomes that are received after `data.live.settle` are not read. The
-    last outcome of a row counts, and an event that was appended twice counts once.
+    labels do not depend on when they are read; outcomes that are received after `data.live.settle` are not read.
+    Clients say when it happened: neither before the answer nor after its receipt, which our clocks tell. The last
+    outcome of a row counts, and an event that was appended twice counts once.
 
     Args:
         log: The outcome log.
-        requests: Requests with time, request_id, request (hash of the id), rows, items; each once, at least one.
+        requests: Requests with time, request_id, request (which differs between all), rows, items; at least one. An
+            outcome of an id that several have is one of each that has its item.
         data: The log's declaration.
+        passed_over: Files that hold no outcome of the requests, and need not be read.
 
     Raises:
+        UnreadableOutcomesError: Another file of the outcome log cannot be read.
         ShortlistError: The outcome log cannot be read.
     """
     outcome_only_columns = outcome_columns(data)
@@ -67,38 +74,62 @@ def read_labels(log: ServingLog, requests: pl.DataFrame, data: Data) -> OutcomeL
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
     matched_pieces, unmatched_ids = [], [pl.Series("request_id", [], dtype=pl.String)]
-    answers = requests.select(REQUEST, ROWS, pl.col("time").alias(_ANSWER))
+    answers = requests.select("request_id", REQUEST, ROWS, pl.col("time").alias(_ANSWER))
     columns = log.declared.names
     until = last + delay + parse_duration(data.live.settle) + skew + _RECEIVED_LATER
     for piece in log.read(columns, first - skew - _RECEIVED_EARLIER, until):
         reported = piece.filter(pl.col("label").is_not_null() | pl.col(SEEN), pl.col("request_id").is_not_null())
-        labelled = reported.with_columns(request_hash())
-        joined = labelled.join(answers, on=REQUEST, how="left", maintain_order="left")
+        joined = reported.join(answers, on="request_id", how="left", maintain_order="left")
         of_other_requests = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
         unmatched_ids.append(of_other_requests["request_id"].unique())
         matched_pieces.append(joined.filter(pl.col(_ANSWER).is_not_null()))
-    if log.unreadable:
-        raise DataError("; ".join(log.unreadable.values()))  # its rows would become negatives
+    if log.unreadable.keys() - passed_over:
+        raise UnreadableOutcomesError("; ".join(log.unreadable.values()))  # its rows would become negatives
     matched = pl.concat(matched_pieces) if matched_pieces else _empty_outcomes(log.empty(columns))
-    matched = matched.filter(pl.col(EVENT_ID).is_null() | pl.col(EVENT_ID).is_first_distinct())
+    is_first = pl.struct(REQUEST, EVENT_ID).is_first_distinct()
+    matched = matched.filter(pl.col(EVENT_ID).is_null() | is_first)
     rows = _match_rows(matched, requests)
     row_outcomes = rows.filter(pl.col("label").is_not_null())
+    # Our own clocks differ by less; who reports an outcome before the answer has guessed the request's id.
+    is_early = (row_outcomes[RECEIVED] < row_outcomes[_ANSWER] - skew).fill_null(False)
+    outcome_time = pl.max_horizontal(pl.min_horizontal("time", RECEIVED), _ANSWER)
+    row_outcomes = row_outcomes.with_columns(outcome_time.alias("time"))
     is_late = row_outcomes["time"] > row_outcomes[_ANSWER] + delay
-    is_early = row_outcomes["time"] < row_outcomes[_ANSWER] - skew
-    is_ahead = row_outcomes["time"] > row_outcomes[RECEIVED] + skew
     in_time = row_outcomes.filter(~is_late, ~is_early).with_columns((pl.col("label") > 0).cast(pl.Int8))
     # Of two outcomes at the same moment the positive one counts, so that the order of files does not matter.
     ordered = in_time.sort("time", "label", maintain_order=True)
     newest_outcomes = ordered.unique([REQUEST, "row"], keep="last", maintain_order=True)
     outcome_values = [pl.col(outcome_name(name)).alias(name) for name in outcome_only_columns]
     return OutcomeLabels(
-        frame=newest_outcomes.select(REQUEST, "row", Columns.LABEL, *outcome_values), late=int(is_late.sum()),
-        early=int(is_early.sum()), earliest=_longest(row_outcomes[_ANSWER] - row_outcomes["time"], is_early),
-        ahead=int(is_ahead.sum()), furthest=_longest(row_outcomes["time"] - row_outcomes[RECEIVED], is_ahead),
-        repeated=in_time.height - newest_outcomes.height, foreign=matched.height - rows.height,
-        matched=matched.height, unmatched=pl.concat(unmatched_ids).unique(),
+        frame=newest_outcomes.select(REQUEST, "row", Columns.LABEL, *outcome_values),
+        late=int(is_late.sum()),
+        early=int(is_early.sum()),
+        repeated=in_time.height - newest_outcomes.height,
+        foreign=matched.height - rows.height,
+        matched=matched.height,
+        unmatched=pl.concat(unmatched_ids).unique(),
         seen=rows.filter(pl.col(SEEN)).select(REQUEST, "row").unique(),
-    )  # fmt: skip
+    )
+
+
+def unreadable_answers(log: ServingLog, data: Data) -> dict[str, tuple[datetime, datetime]]:
+    """Return the times of the answers whose outcomes may be in each file that cannot be read, by its path.
+
+    Raises:
+        ShortlistError: The table cannot be read.
+    """
+    table = log.open_table()
+    if table is None:
+        return {}
+    first, last = file_column(table, f"min.{RECEIVED}"), file_column(table, f"max.{RECEIVED}")
+    day = file_column(table, f"partition.{DAY}")
+    delay = parse_duration(data.live_outcome_delay or "0s") + parse_duration(data.live.settle) + _RECEIVED_LATER
+    times = {}
+    for path in log.unreadable.keys() & day.keys():
+        midnight = datetime.combine(day[path], time(), UTC)
+        begin, end = first.get(path) or midnight, last.get(path) or midnight + timedelta(days=1)
+        times[path] = (begin - delay - parse_duration(data.live.max_clock_skew), end + _RECEIVED_EARLIER)
+    return times
 
 
 def _match_rows(outcomes: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
@@ -128,11 +159,7 @@ def _find_rows(outcomes: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([outcomes.filter(~is_nameless), placed.select(outcomes.columns)])
 
 
-def _longest(durations: pl.Series, mask: pl.Series) -> timedelta:
-    longest = durations.filter(mask).max()
-    return longest if isinstance(longest, timedelta) else timedelta()
-
-
 def _empty_outcomes(outcomes: pl.DataFrame) -> pl.DataFrame:
     answer = pl.lit(None, pl.Datetime("us", "UTC")).alias(_ANSWER)
-    return outcomes.with_columns(request_hash(), pl.lit(None, pl.Int64).alias(ROWS), answer)
+    request = pl.lit(None, pl.UInt64).alias(REQUEST)
+    return outcomes.with_columns(request, pl.lit(None, pl.Int64).alias(ROWS), answer)

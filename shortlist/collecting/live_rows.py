@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from monitoring.windows.answered_requests import REQUEST, ROWS, impression_weight
+from monitoring.windows.answered_requests import REQUEST, ROWS, impression_weight, list_contributors
 from monitoring.windows.known_columns import empty_as_null
 from monitoring.windows.live_rows import Ints, ListUnfolder
 from shortlist.collecting.live_labels import OutcomeLabels
@@ -16,10 +16,12 @@ from shortlist.collecting.live_log import PART, PART_LINE
 from shortlist.contracts import Columns
 from shortlist.data.collected import ANSWERED
 from shortlist.data.reading.clock import event_days
+from shortlist.data.rules.contributions import BY_USER, CONTRIBUTORS
 from shortlist.features.hashing import codes_of
 from shortlist.serving.log.logs import logged_name
 from shortlist.slates.candidate_columns import column_type
 from shortlist.spec.data import Data, EventClock
+from shortlist.spec.serving import Serving
 
 _FIRST_COLLECTED_ID: Final = np.uint64(1) << np.uint64(62)
 """Smallest id of a collected impression, far above the numbers in any source log."""
@@ -31,12 +33,12 @@ class LiveRows:
 
     Args:
         data: The log's declaration.
-        sampling: The logged share of answers that do not record it.
+        serving: The spec's `serving` section.
     """
 
-    def __init__(self, data: Data, sampling: float) -> None:
+    def __init__(self, data: Data, serving: Serving) -> None:
         assert isinstance(data.clock, EventClock)
-        self._data, self._clock, self._sampling = data, data.clock, sampling
+        self._data, self._clock, self._serving = data, data.clock, serving
         self.without_outcome = 0
         self.before_since = 0
 
@@ -62,17 +64,7 @@ class LiveRows:
         if since is not None:
             since_rows = labelled.filter(pl.col(Columns.TIME) >= since)
             self.before_since, labelled = labelled.height - since_rows.height, since_rows
-        return labelled.select(self.columns)
-
-    @property
-    def columns(self) -> list[str]:
-        """Columns of the rows: those of the raw log, and `ANSWERED`."""
-        source = [Columns.SOURCE_FILE, Columns.SOURCE_LINE]
-        row = [Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.LABEL]
-        roles = (self._data.label, self._data.impression)
-        declared = [column.name for column in self._data.columns if column.name not in roles]
-        served = [Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY]
-        return [*source, *row, *declared, *served, Columns.WEIGHT, ANSWERED]
+        return labelled.select(collected_columns(self._data))
 
     def _unfold(self, requests: pl.DataFrame) -> pl.DataFrame:
         lengths = requests[ROWS].to_numpy()
@@ -94,13 +86,21 @@ class LiveRows:
                     requests["version"][request_index].cast(pl.Int64).alias(Columns.SERVED_VERSION),
                     requests["track"][request_index].alias(Columns.SERVED_TRACK),
                     requests["counts_delay_ms"][request_index].alias(Columns.COUNTS_DELAY),
-                    requests.select(impression_weight(self._sampling)).to_series()[request_index],
+                    requests.select(impression_weight(self._serving.log.sampling)).to_series()[request_index],
                     answer.alias(ANSWERED),
+                    *self._contributors(requests, unfold),
                     requests[REQUEST][request_index],
                     pl.Series("row", row, dtype=pl.Int32),
                 ]
             )
         )
+
+    def _contributors(self, requests: pl.DataFrame, unfold: ListUnfolder) -> list[pl.Series]:
+        """Return `CONTRIBUTORS` of each row."""
+        request, user, sender = (values[unfold.request_index] for values in list_contributors(requests, self._serving))
+        if self._data.user is not None:  # which is learnt from, whatever the header says
+            user = unfold(requests[logged_name(self._data.user)]).cast(pl.String).fill_null(user).alias(BY_USER)
+        return [request, user, sender]
 
     def _declared_inputs(self, requests: pl.DataFrame, unfold: ListUnfolder) -> list[pl.Series]:
         roles = (self._data.label, self._data.impression)
@@ -125,6 +125,15 @@ class LiveRows:
             "randomized": requests["slate:explored"][request_index].cast(pl.Int64),
         }
         return [columns[role].set(~of_slate, None).alias(name) for role, name in self._data.placement.items()]
+
+
+def collected_columns(data: Data) -> list[str]:
+    """Return the columns of collected rows: those of the raw log, `ANSWERED` and `CONTRIBUTORS`."""
+    source = [Columns.SOURCE_FILE, Columns.SOURCE_LINE]
+    row = [Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.LABEL]
+    declared = [column.name for column in data.columns if column.name not in (data.label, data.impression)]
+    served = [Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY]
+    return [*source, *row, *declared, *served, Columns.WEIGHT, ANSWERED, *CONTRIBUTORS]
 
 
 def _impression_ids(requests: pl.DataFrame, request_index: Ints, row: Ints) -> pl.Series:

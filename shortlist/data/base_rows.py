@@ -1,33 +1,28 @@
-"""The rows of the declared source, and the rows collected from live traffic that are appended to them."""
+"""The rows of the declared source, and the times of the rows collected from live traffic that follow them."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.collected import ANSWERED, CollectedRows
+from shortlist.data.collected import ANSWERED
 from shortlist.data.reading.clock import event_days
-from shortlist.data.rules.failures import RowFailure, find_failures, flag_failed_rows, split_failures
-from shortlist.data.rules.quarantine import QuarantineWriter
-from shortlist.data.rules.row_rules import CLIENT_CLOCK, build_log_checks, find_broken_checks
+from shortlist.data.rules.failures import RowFailure, find_failures
+from shortlist.data.rules.row_rules import CLIENT_CLOCK
 from shortlist.spec.data import Data, EventClock, GeneratedSource
 from shortlist.spec.text.durations import parse_duration
-from shortlist.storage.tables import DayTableWriter
-
-_TAIL: Final = timedelta(days=2)
 
 
 class BaseRows:
-    """Rows of the declared source: their schema and newest times, which collected rows must match and follow."""
+    """Rows of the declared source: their schema and newest time, which collected rows must match and follow."""
 
     def __init__(self, data: Data) -> None:
         self._data, self._live, self._generated = data, data.live, isinstance(data.source, GeneratedSource)
         self.schema: pl.Schema | None = None
-        self.tail = pl.DataFrame(schema={Columns.TIME: pl.Datetime("us", "UTC"), Columns.IMPRESSION: pl.Int64})
-        """Time and impression of the rows of the newest two days."""
+        self.newest: datetime | None = None
+        """Time of the newest row."""
         self.left_out = 0
         """Rows of a generated log at or after `data.live.since`, which are dropped."""
 
@@ -50,82 +45,10 @@ class BaseRows:
             pl.lit(None, pl.Float32).alias(Columns.COUNTS_DELAY), pl.lit(1.0, pl.Float32).alias(Columns.WEIGHT),
         )  # fmt: skip
         self.schema = rows.schema
-        tail_and_rows = pl.concat([self.tail, rows.select(Columns.TIME, Columns.IMPRESSION)])
-        self.tail = _newest_days(tail_and_rows)
+        newest = rows[Columns.TIME].max()
+        if isinstance(newest, datetime):
+            self.newest = newest if self.newest is None else max(newest, self.newest)
         return rows
-
-    def as_of_answer(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return collected rows `as_of_answer`."""
-        return as_of_answer(rows, self._data)
-
-    def drop_before_since(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return collected rows without those before `data.live.since`."""
-        return rows if self._live.since is None else rows.filter(pl.col(Columns.TIME) >= self._live.since)
-
-    def split_clock_failures(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Split collected rows into those without `clock_failures` and the others, as quarantine rows."""
-        return split_failures(rows, clock_failures(rows, self._data))
-
-    def cast_to_log_schema(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return collected rows with the present columns and types of the log.
-
-        Raises:
-            DataError: A column had another type when they were collected, and a value cannot be converted.
-        """
-        assert self.schema is not None
-        # Planted columns of a generated log are unknown for live traffic; columns declared later are null.
-        missing_columns = [
-            pl.lit(None, kind).alias(name) for name, kind in self.schema.items() if name not in rows.columns
-        ]
-        return _cast_rows(rows.with_columns(missing_columns).select(self.schema.names()), self.schema)
-
-    def check_follows_log(self, rows: pl.DataFrame) -> None:
-        """Refuse valid collected rows that are not later than all rows of the declared source.
-
-        Raises:
-            DataError: Collected rows overlap the log; names the number of rows.
-        """
-        rows = rows.filter(~flag_failed_rows(rows.height, find_broken_checks(rows, build_log_checks(self._data))))
-        first_time, newest_log_time = rows[Columns.TIME].min(), self.tail[Columns.TIME].max()
-        if (
-            not isinstance(first_time, datetime)
-            or not isinstance(newest_log_time, datetime)
-            or first_time > newest_log_time
-        ):
-            return
-        overlap = self.tail.filter(pl.col(Columns.TIME) >= first_time)
-        same_impressions = self.tail.filter(pl.col(Columns.IMPRESSION).is_in(rows[Columns.IMPRESSION].implode())).height
-        overlapping = rows.filter(pl.col(Columns.TIME) <= newest_log_time).height
-        raise DataError(
-            f"the log and the rows collected from live traffic overlap: {overlapping:,} collected rows, the first of"
-            f" {first_time:%Y-%m-%d %H:%M:%S} UTC, are not later than the newest row of the log, of"
-            f" {newest_log_time:%Y-%m-%d %H:%M:%S} UTC; at least {overlap.height:,} rows of the log are as late,"
-            f" {same_impressions:,} of them with the same impression. The log must end before live traffic begins:"
-            " leave those rows out, or declare data.live.since: the moment from which on rows are collected"
-        )
-
-
-def append_collected(
-    collected: CollectedRows, base: BaseRows, writer: DayTableWriter, rejected: QuarantineWriter
-) -> tuple[int, int]:
-    """Append collected rows, which validation then checks like all others; return the numbers of good and bad rows.
-
-    Raises:
-        DataError: They are not later than all rows of the declared source, or a batch is missing or changed.
-    """
-    good_rows = bad_rows = 0
-    for batch_rows, lost_rows in collected.iter_frames():
-        rows, refused = base.split_clock_failures(base.drop_before_since(base.as_of_answer(batch_rows)))
-        for quarantined in (lost_rows, refused):
-            rejected.append(quarantined)
-            bad_rows += quarantined.height
-        if not rows.height:
-            continue
-        log_rows = base.cast_to_log_schema(rows)
-        base.check_follows_log(log_rows)
-        writer.append(log_rows)
-        good_rows += rows.height
-    return good_rows, bad_rows
 
 
 def as_of_answer(rows: pl.DataFrame, data: Data) -> pl.DataFrame:
@@ -172,24 +95,3 @@ def clock_failures(rows: pl.DataFrame, data: Data) -> list[RowFailure]:
             CLIENT_CLOCK, times < answered - parse_duration(max_age), Columns.TIME, times, expected
         )
     return failures
-
-
-def _newest_days(rows: pl.DataFrame) -> pl.DataFrame:
-    newest = rows[Columns.TIME].max()
-    return rows if newest is None else rows.filter(pl.col(Columns.TIME) >= pl.lit(newest) - _TAIL)
-
-
-def _cast_rows(rows: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    try:
-        return rows.cast(schema)
-    except pl.exceptions.PolarsError:
-        for name, kind in schema.items():
-            is_lost = rows[name].is_not_null() & rows[name].cast(kind, strict=False).is_null()
-            if is_lost.any():
-                raise DataError(
-                    f"column '{name}': {int(is_lost.sum()):,} of {rows.height:,} collected rows, e.g. of"
-                    f" {rows[Columns.SOURCE_FILE].filter(is_lost)[0]}, hold {rows[name].dtype} values that are no"
-                    f" {kind}, e.g. {rows[name].filter(is_lost)[0]!r}; the column's type was changed after they were"
-                    " served. Declare the new type under another name, with the old column beside it"
-                ) from None
-        raise

@@ -4,6 +4,7 @@ Below `collected/<spec>/` of the object store:
 
 - `batches/00000001.json`: a `CollectedBatch`; creating the next number publishes a batch
 - `rows/<...>/`: the files of a batch: `rows.parquet`, `requests/requests.parquet`
+- `withdrawn/00000001.json`: when a batch was withdrawn; trainings that start later read the log as if it had not been
 - `read_files.json`: files of the prediction log's table whose rows are all in batches, which need not be read again
 
 A batch holds all rows as they were served, including those that break a rule of the log. They are checked when they are
@@ -57,6 +58,11 @@ class LogSpan(_Record):
 
 class _ReadFiles(_Record):
     files: tuple[str, ...]
+
+
+class _Withdrawal(_Record):
+    number: int
+    made: datetime
 
 
 class BatchCounts(_Record):
@@ -146,6 +152,29 @@ class CollectedLog:
             )
         return tuple(self._read_batch(number) for number in numbers[:batch_count])
 
+    def withdraw(self, number: int, now: datetime) -> CollectedBatch:
+        """Withdraw a batch, for good: later readers leave it out, and its requests are not collected again.
+
+        Raises:
+            ShortlistError: There is no such batch, or the store is unavailable.
+        """
+        batches = self.batches()
+        if not 1 <= number <= len(batches):
+            published = f"1 to {len(batches)}" if batches else "none"
+            raise ShortlistError(f"batch {number}: there is no such batch of spec '{self._spec}'; wanted {published}")
+        withdrawal = _Withdrawal(number=number, made=now).model_dump_json().encode()
+        self._objects.create(f"{self._withdrawn}{number:08d}.json", withdrawal)
+        return batches[number - 1]
+
+    def withdrawn(self) -> tuple[int, ...]:
+        """Return the numbers of the withdrawn batches."""
+        names = (key.rpartition("/")[2] for key in self._objects.keys(self._withdrawn))
+        return tuple(sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name))))
+
+    @property
+    def _withdrawn(self) -> str:
+        return f"{self._root}/withdrawn/"
+
     def publish(self, batch: CollectedBatch, files: Path) -> bool:
         """Publish a batch; return False, without publishing, when its number was published by another collector.
 
@@ -225,7 +254,9 @@ class CollectedRows(BaseModel):
     batches: int
     """Number of the newest batch."""
     digest: str
-    """Digest of all batches, so that a training is not cached when rows change."""
+    """Digest of all batches that are read, so that a training is not cached when rows change."""
+    withdrawn: tuple[int, ...] = ()
+    """Numbers of the batches that are not read."""
 
     @classmethod
     def describe_newest(cls, data: Data, stores: str, spec: str) -> str:
@@ -236,9 +267,11 @@ class CollectedRows(BaseModel):
         """
         if not data.live.collect:
             return ""
-        batches = CollectedLog.open(stores, spec).batches()
-        digest = hashlib.sha256("".join(batch.digest for batch in batches).encode()).hexdigest()[:16]
-        return cls(stores=stores, spec=spec, batches=len(batches), digest=digest).model_dump_json()
+        log = CollectedLog.open(stores, spec)
+        batches, withdrawn = log.batches(), log.withdrawn()
+        read_digests = (batch.digest for batch in batches if batch.number not in withdrawn)
+        digest = hashlib.sha256("".join(read_digests).encode()).hexdigest()[:16]
+        return cls(stores=stores, spec=spec, batches=len(batches), digest=digest, withdrawn=withdrawn).model_dump_json()
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -254,14 +287,19 @@ class CollectedRows(BaseModel):
         except ValidationError as error:
             raise ShortlistError(f"collected: {error.errors()[0]['msg']} in {text[:200]!r}") from None
 
+    def holds(self, number: int) -> bool:
+        """Whether a batch is among those that are read."""
+        return number <= self.batches and number not in self.withdrawn
+
     def iter_frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        """Yield the rows of all batches in order, each with the quarantined rows of a batch of an earlier version.
+        """Yield the rows of the batches in order, each with the quarantined rows of a batch of an earlier version.
 
         Raises:
             DataError: A batch is missing or changed.
         """
         log = CollectedLog.open(self.stores, self.spec)
-        for _, files in log.fetch_batches(log.batches(self.batches)):
+        read_batches = tuple(batch for batch in log.batches(self.batches) if self.holds(batch.number))
+        for _, files in log.fetch_batches(read_batches):
             quarantine_path = files / _QUARANTINE
             yield (
                 pl.read_parquet(files / ROWS),

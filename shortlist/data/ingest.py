@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shortlist.contracts import Columns, DataError, best_column
-from shortlist.data.base_rows import BaseRows, append_collected
+from shortlist.data.append_collected import CollectedAppender, LogCounts
+from shortlist.data.base_rows import BaseRows
 from shortlist.data.collected import CollectedRows
 from shortlist.data.log_notices import LACKING, emit_notices, lacking_column_notices, unread_file_notices
 from shortlist.data.reading.blocks import (
@@ -37,6 +39,8 @@ RAW_INDEX = "raw.json"
 REJECTED = "rejected.parquet"
 """Rows that could not be parsed, beside the raw table."""
 
+COLLECTED: Final = "collected"
+"""Note of the raw log on the rows collected from live traffic."""
 _MIN_FILE_ROWS: Final = 200
 """Fewest rows that are read of each file when only the first rows are."""
 _GENERATED = FileSource(path="impressions", format="parquet")
@@ -62,13 +66,12 @@ def ingest(
         collected: Rows of live traffic that are appended to those of the files.
 
     Returns:
-        The raw table (index `RAW_INDEX`). Its notes: raw_rows (including rejected ones), rejected_rows, by_rule (of the
-        rejected rows), and side: raw_rows and rejected_rows of each side table; with `max_rows` also whole: whether the
-        log has no more rows.
+        The raw table (index `RAW_INDEX`). Its notes: raw_rows (including rejected ones) and by_rule (of the rejected
+        rows) of the files; rejected_rows of all; collected: raw_rows and by_rule of the rows of live traffic; side:
+        raw_rows and rejected_rows of each side table; with `max_rows` also whole: whether the log has no more rows.
 
     Raises:
-        DataError: The files are missing, unreadable, or not as declared in the spec; or collected rows are not later
-            than all rows of the files.
+        DataError: The files are missing, unreadable, or not as declared in the spec; or a batch of collected rows is.
     """
     with _inputs(data, location, out) as inputs, atomic_folder(out) as staging:
         writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
@@ -77,15 +80,20 @@ def ingest(
             ingested = _ingest_log(data, inputs, writer, rejected, runtime, max_rows)
             if not ingested.rows:
                 raise DataError(f"{inputs.place}: the log has no rows")
-            live_counts = append_collected(collected, ingested.base, writer, rejected) if collected else (0, 0)
+            file_counts = LogCounts(ingested.rows - ingested.base.left_out, Counter(rejected.by_rule))
+            live_counts = LogCounts()
+            if collected:
+                scratch, base = staging / "collected", ingested.base
+                appender = CollectedAppender(data, base, writer, rejected, scratch, runtime.chunk_rows)
+                live_counts = appender.append(collected)
         notes: dict[str, Any] = {
-            "raw_rows": ingested.rows - ingested.base.left_out + sum(live_counts),
+            "raw_rows": file_counts.rows,
             "rejected_rows": rejected.rows,
-            "by_rule": dict(sorted(rejected.by_rule.items())),
+            "by_rule": dict(sorted(file_counts.by_rule.items())),
             "side": side_counts,
         }
         if collected:
-            notes["collected_rows"] = live_counts[0]
+            notes[COLLECTED] = {"raw_rows": live_counts.rows, "by_rule": dict(sorted(live_counts.by_rule.items()))}
         if ingested.lacking:
             notes[LACKING] = {column: len(names) for column, names in sorted(ingested.lacking.items())}
         writer.close(notes if max_rows is None else {**notes, "whole": ingested.is_complete})

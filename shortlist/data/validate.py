@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby, islice
@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.ingest import RAW_INDEX, REJECTED
+from shortlist.data.ingest import COLLECTED, RAW_INDEX, REJECTED
 from shortlist.data.log_notices import age_notices, emit_notices
 from shortlist.data.rules.failures import flag_failed_rows, split_failures
 from shortlist.data.rules.leakage import column_aucs
@@ -24,7 +24,7 @@ from shortlist.data.rules.profile import LogProfile
 from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.data.rules.row_rules import DayRules, RowCheck, build_log_checks, find_broken_checks
 from shortlist.data.rules.side_rules import SideFacts, validate_side_table
-from shortlist.data.rules.table_rules import CAN_WARN, LogProblem, find_problems
+from shortlist.data.rules.table_rules import CAN_WARN, LogProblem, find_log_problems
 from shortlist.data.until import find_cut_day
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
@@ -65,12 +65,12 @@ def validate(
         quarantined_rows and by_rule of the log; quarantined_by_day: quarantined rows per day (ISO 8601), without those
         that could not be parsed; collected_rows: valid rows collected from live traffic; side: raw_rows, valid_rows,
         quarantined_rows and coverage of each side table; column_aucs: AUC of each single column known before the
-        impression; digests: digest of the rows of each day; warnings: sentences of broken rules that only warn;
+        impression; digests: digest of the rows of each day; warnings: sentences of broken rules that stop nothing;
         rules_off: rules that were not checked.
 
     Raises:
-        DataError: More rows are bad than tolerated, or the log as a whole breaks rules; names every number, its limit
-            and the quarantine.
+        DataError: More rows of the files are bad than tolerated, or the log as a whole breaks rules; names every
+            number, its limit and the quarantine. Rows of live traffic never are the reason.
     """
     source = DayTable.open(raw, RAW_INDEX)
     with atomic_folder(valid) as staging:
@@ -82,20 +82,25 @@ def validate(
             quarantine_writer.copy_uncounted(source.folder / REJECTED)
             side_facts = _validate_side_tables(data, source, staging, quarantine_writer, runtime)
             quarantine_writer.by_rule.clear()
-            profile = _write_rows(data, source, side_facts, writer, quarantine_writer, until)
-        by_rule = Counter(source.notes["by_rule"]) + quarantine_writer.by_rule
-        aucs = column_aucs(profile.sample.rows(), data, staging) if profile.rows else {}
-        counts = dict(sorted(by_rule.items()))
-        cut = find_cut_day(until, data)
-        facts = LogFacts(source.notes["raw_rows"], counts, profile, side_facts, aucs, now, until, cut)
-        problems = find_problems(facts, data)
+            files, live = _write_rows(data, source, side_facts, writer, quarantine_writer, until)
+        aucs = column_aucs(files.profile.sample.rows(), data, staging) if files.profile.rows else {}
+        facts = file_facts = LogFacts(
+            files.raw_rows, files.by_rule, files.profile, side_facts, aucs, now, until, find_cut_day(until, data)
+        )
+        if live.raw_rows:
+            # Live traffic goes on where the files end: their last day may be short.
+            file_facts = replace(facts, cut_day=max(files.profile.days, default=None))
+            every_row = files.with_rows_of(live)
+            facts = replace(facts, raw_rows=every_row.raw_rows, by_rule=every_row.by_rule, profile=every_row.profile)
+        problems, live_problems = find_log_problems(facts, file_facts, data)
         refusals = [problem for problem in problems if problem.rule not in data.rules.warn]
         if refusals:
-            message = _refusal_message(refusals, quarantine, by_rule.total())
+            message = _refusal_message(refusals, quarantine, sum(facts.by_rule.values()))
             raise LogRefusedError(message, [problem.sentence for problem in refusals])
-        warnings = [problem.warning for problem in problems]
-        writer.close(_build_notes(facts, source) | {"warnings": warnings, "rules_off": list(data.rules.off)})
-    emit_notices((*warnings, *age_notices(profile.newest, data, now)))
+        warnings = [*(problem.warning for problem in problems), *live_problems]
+        notes = _build_notes(facts, source) | {"collected_rows": live.profile.rows, "warnings": warnings}
+        writer.close(notes | {"rules_off": list(data.rules.off)})
+    emit_notices((*warnings, *age_notices(facts.profile.newest, data, now)))
     return DayTable.open(valid, Files.LOG)
 
 
@@ -111,6 +116,24 @@ def _validate_side_tables(
     }
 
 
+@dataclass
+class _PartOfLog:
+    """The rows of the files of a log, or those of live traffic."""
+
+    raw_rows: int
+    by_rule: Counter[str]
+    """Quarantined rows by the rule that they broke."""
+    profile: LogProfile
+    """Profile of the valid rows."""
+
+    def with_rows_of(self, other: _PartOfLog) -> _PartOfLog:
+        """Return the rows of both; this part is left as it is."""
+        profile = self.profile.empty_copy()
+        for part in (self.profile, other.profile):
+            profile.add_profile(part)
+        return _PartOfLog(self.raw_rows + other.raw_rows, self.by_rule + other.by_rule, profile)
+
+
 def _write_rows(
     data: Data,
     source: DayTable,
@@ -118,9 +141,13 @@ def _write_rows(
     writer: DayTableWriter,
     quarantine_writer: QuarantineWriter,
     until: datetime | None,
-) -> LogProfile:
-    """Write the valid rows, and quarantine the others; return the profile of the valid rows."""
-    profile = LogProfile(data, {name: facts.keys for name, facts in side_facts.items()})
+) -> tuple[_PartOfLog, _PartOfLog]:
+    """Write the valid rows, and quarantine the others; return those of the files, and those of live traffic."""
+    side_keys = {name: facts.keys for name, facts in side_facts.items()}
+    counts = source.notes, source.notes.get(COLLECTED, {"raw_rows": 0, "by_rule": {}})
+    files, live = (
+        _PartOfLog(count["raw_rows"], Counter(count["by_rule"]), LogProfile(data, side_keys)) for count in counts
+    )
     checks, rules, current_day = build_log_checks(data, until), DayRules(data), None
     with progress("validate", sum(part.rows for part in source.days)) as advance:
         pieces_by_file = groupby(source.pieces(), itemgetter(0, 1))
@@ -128,9 +155,10 @@ def _write_rows(
             if day != current_day:
                 writer.flush()
                 rules, current_day = DayRules(data), day
-            file_rows = _ValidatedFile()
+            file_rows, part = _ValidatedFile(), files
             for number, (*_, rows) in enumerate(pieces):
-                good_rows, refused = _split_rows(rows, checks, rules, partial(profile.add, day))
+                part = live if _is_live(rows) else files
+                good_rows, refused = _split_rows(rows, checks, rules, partial(part.profile.add, day))
                 if refused.height and not file_rows.refused:
                     for earlier_piece in islice(iter_row_groups(path), number):  # read again instead of kept in memory
                         writer.append(earlier_piece)
@@ -139,10 +167,17 @@ def _write_rows(
                     writer.append(good_rows)
                 advance(rows.height, f"{quarantine_writer.rows + file_rows.bad_rows} quarantined")
             if file_rows.refused:
-                quarantine_writer.append(pl.concat(file_rows.refused).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE))
+                refused = pl.concat(file_rows.refused).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
+                quarantine_writer.append(refused)
+                part.by_rule.update(dict(refused.group_by(Columns.RULE).len().iter_rows()))
             else:
                 writer.link(day, path, file_rows.rows, file_rows.positives)
-    return profile
+    return files, live
+
+
+def _is_live(rows: pl.DataFrame) -> bool:
+    """Whether rows are of live traffic; no file holds rows of both."""
+    return Columns.SERVED_VERSION in rows.columns and rows[Columns.SERVED_VERSION].null_count() < rows.height
 
 
 @dataclass
@@ -196,12 +231,11 @@ def _build_notes(facts: LogFacts, source: DayTable) -> dict[str, Any]:
     valid_rows = {day: day_profile.rows for day, day_profile in facts.days}
     refused = {part.day.isoformat(): part.rows - valid_rows.get(part.day, 0) for part in source.days}
     return {
-        "collected_rows": facts.profile.collected_rows,
         "until": facts.until.isoformat() if facts.until else None,
         "raw_rows": facts.raw_rows,
         "valid_rows": facts.profile.rows,
         "quarantined_rows": sum(facts.by_rule.values()),
-        "by_rule": facts.by_rule,
+        "by_rule": dict(sorted(facts.by_rule.items())),
         QUARANTINED_BY_DAY: {day: rows for day, rows in refused.items() if rows},
         "side": side_notes,
         "column_aucs": facts.column_aucs,

@@ -50,8 +50,7 @@ class StreamingPlan:
     longest_outcome: timedelta | None = None
     """Longest time after the answer at which an outcome counts; None: no limit."""
     clock_skew: timedelta = timedelta()
-    """How much earlier than the answer an outcome may be, by another clock, and how much later an impression, which
-    then counts at the answer."""
+    """How much later than the answer an impression may be, by another clock; it then counts at the answer."""
     lists: tuple[OpenList, ...] = ()
     """Lists of events."""
     max_bytes: int = field(default=2**30, compare=False, repr=False)

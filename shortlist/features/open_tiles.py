@@ -213,13 +213,14 @@ class OpenTiles:
                 dropped = len(self._unmatched.popitem(last=False)[1])
                 self._unmatched_count, self.too_late = self._unmatched_count - dropped, self.too_late + dropped
             return
-        if not 0 <= outcome.row < request.impressions.rows or not self._is_in_time(request, outcome):
+        moment = max(outcome.time, request.impressions.answered)  # clients say when it happened
+        if not 0 <= outcome.row < request.impressions.rows or not self._is_in_time(request, moment):
             return
         previous_label = request.labels.get(outcome.row)
-        if previous_label is not None and previous_label >= (outcome.time, outcome.label):
+        if previous_label is not None and previous_label >= (moment, outcome.label):
             return
         was_positive = request.is_positive(outcome.row)
-        request.labels[outcome.row] = (outcome.time, outcome.label)
+        request.labels[outcome.row] = (moment, outcome.label)
         time = request.time_of(outcome.row)
         change = request.is_positive(outcome.row) - was_positive
         if change and time in request.settled:
@@ -296,11 +297,10 @@ class OpenTiles:
         self._number += 1
         return self._number
 
-    def _is_in_time(self, request: OpenRequest, outcome: RowOutcome) -> bool:
-        time_after_answer = timedelta(microseconds=outcome.time - request.impressions.answered)
+    def _is_in_time(self, request: OpenRequest, moment: int) -> bool:
         longest_outcome = self._streaming.longest_outcome
-        return time_after_answer >= -self._streaming.clock_skew and (
-            longest_outcome is None or time_after_answer <= longest_outcome
+        return longest_outcome is None or (
+            timedelta(microseconds=moment - request.impressions.answered) <= longest_outcome
         )
 
     def _tile(self, time: int) -> TileCounts:

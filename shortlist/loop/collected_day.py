@@ -11,10 +11,11 @@ from typing import Final
 
 import polars as pl
 
-from shortlist.collecting.live_rows import LiveRows, span_of_times
+from shortlist.collecting.live_rows import collected_columns, span_of_times
 from shortlist.contracts import Columns
 from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog
 from shortlist.data.reading.clock import event_days
+from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
 from shortlist.features.hashing import codes_of
 from shortlist.slates.candidate_columns import column_type
 from shortlist.spec.data import Data, EventClock
@@ -75,6 +76,9 @@ def _collected_rows(data: Data, seen: pl.DataFrame, sent: Sequence[str], first_i
         Columns.COUNTS_DELAY: pl.repeat(None, count, dtype=pl.Float32(), eager=True),
         Columns.WEIGHT: pl.repeat(1.0, count, dtype=pl.Float32(), eager=True),
         ANSWERED: times,
+        BY_REQUEST: codes_of(seen["request_id"].cast(pl.String)).reinterpret(signed=False),
+        BY_USER: seen[data.user].cast(pl.String),
+        BY_SENDER: pl.repeat(None, count, dtype=pl.String(), eager=True),  # the world vouches for its users
     }
     placement = {
         "position": seen["position"],
@@ -92,4 +96,4 @@ def _collected_rows(data: Data, seen: pl.DataFrame, sent: Sequence[str], first_i
             values = seen[column.name].cast(kind) if is_known else pl.repeat(None, count, dtype=kind, eager=True)
             answers[column.name] = values
     rows = pl.DataFrame([values.alias(name) for name, values in answers.items()])
-    return rows.select(LiveRows(data, 1.0).columns).sort(Columns.TIME, Columns.IMPRESSION)
+    return rows.select(collected_columns(data)).sort(Columns.TIME, Columns.IMPRESSION)

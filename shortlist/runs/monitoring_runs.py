@@ -16,8 +16,9 @@ from monitoring.exposition import serve_metrics
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.retraining.training_starts import begin_scheduled_training, newest_scheduled_time
 from monitoring.windows.records import RetrainDecision
-from shortlist.collecting.collector import Collector, CollectorRun
+from shortlist.collecting.collector import Collector, CollectorRun, describe_batch
 from shortlist.contracts import Files, ShortlistError
+from shortlist.data.collected import CollectedLog
 from shortlist.runs.display import Display
 from shortlist.runs.local_training import finish_training, graph_arguments, local_location, run_child, run_locally
 from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
@@ -25,6 +26,8 @@ from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder, open_runs_folder
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json, write_json
+from shortlist.tracking.run_context import RunContext
+from shortlist.training.withdrawn_batches import versions_with_batch
 
 _MOST_LINES: Final = 6
 """Lines that one check prints."""
@@ -107,6 +110,24 @@ def collect_locally(spec: Spec, runs: Path) -> CollectorRun:
     return Collector(spec.name, stores, spec.data, spec.serving, spec.runtime.chunk_rows).collect()
 
 
+def withdraw_locally(spec: Spec, runs: Path, number: int) -> tuple[str, ...]:
+    """Withdraw a batch of collected rows; return sentences about it, with the versions that were trained with it.
+
+    Raises:
+        ShortlistError: No model was trained here, or there is no such batch.
+    """
+    stores = open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime)
+    batch = CollectedLog.open(stores, spec.name).withdraw(number, datetime.now(UTC))
+    registry = RunContext(name=spec.name, stores=stores).tracker.registry
+    champion, versions = registry.version_of("champion"), versions_with_batch(registry, number)
+    names = ", ".join(f"version {version}{' (champion)' * (version == champion)}" for version in versions)
+    return (
+        f"Withdrawn: {describe_batch(batch)}.",
+        f"Trained with it: {names}." if versions else "No version was trained with it.",
+        "Servers read statistics that count its rows until make refresh or make run has published new ones.",
+    )
+
+
 def run_monitoring_periodically(spec: Spec, data: Path | None, runs: Path, seconds: int, port: int) -> None:
     """Check live traffic periodically until stopped; start the scheduled trainings; export metrics for Prometheus.
 
@@ -180,5 +201,5 @@ def start_scheduled_training(
 
 def _monitoring_job(spec: Spec, state: RunsFolder) -> MonitoringJob:
     return MonitoringJob(
-        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slices, spec.serving.log
+        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slices, spec.serving
     )

@@ -446,9 +446,13 @@ class Live(Section):
     """How long before its answer a row's time may be; an older one is quarantined, so that clients, who send the time,
     cannot add days to the log. null: any time. A generated log, whose days are all in the past, is replayed as if null
     were declared."""
+    max_share: float = Field(default=0.01, gt=0.0, le=1.0)
+    """Largest share of a day's collected rows, and of those of each item, from one request, one user or one sender;
+    further ones are quarantined. Nobody is cut below four times the median of the day, and no sender that vouches for
+    its users (`serving.backends`)."""
     since: AwareDatetime | None = None
     """The time from which rows are collected. The log in `data.source` must end before it; a generated log always
-    does. null: from the first answer on, which must be later than the newest row of that log."""
+    does. null: all rows that are later than the newest row of that log."""
 
 
 class Slates(Section):

@@ -29,7 +29,8 @@ class Window(Section):
     max_rows: int = Field(default=100_000, ge=1_000)
     """Most rows of a window that are compared; a larger window is sampled by whole requests."""
     min_coverage: Share = 0.5
-    """Smallest share of the answered requests with an outcome; below it the outcomes are considered broken."""
+    """Smallest share of the answered requests with an outcome; below it the outcomes are considered broken, if the
+    window has `min_rows` answered rows."""
 
 
 class Checks(Section):
@@ -45,8 +46,9 @@ class Checks(Section):
     """Earlier windows needed to check the volume; the median is of the newest 14."""
     max_clock_skew_minutes: float = Field(default=5.0, ge=0)
     """How far in the future a row may lie; rows further ahead are left out, counted and named in the report."""
-    max_future_share: Share = 0.01
-    """Largest share of such rows among all rows of a window; above it the clocks are considered wrong."""
+    max_future_share: Share = 0.05
+    """Largest share of such rows among all rows of a window; above it the clocks are considered wrong. No client has a
+    larger share of a window than `data.live.max_share`."""
 
 
 class DriftLimits(Section):

@@ -44,6 +44,10 @@ class RowDigest:
         """Add rows by their hashes, in any order."""
         self._total = np.add(self._total, hashes.sum(dtype=np.uint64))
 
+    def add_digest(self, other: RowDigest) -> None:
+        """Add the rows of another digest."""
+        self._total = np.add(self._total, other._total)
+
     def __str__(self) -> str:
         """Return it as text."""
         return f"{pl.__version__}:{int(self._total):016x}"

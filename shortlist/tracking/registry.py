@@ -133,6 +133,16 @@ class ModelRegistry:
         with quiet_mlflow(self._uri):
             return dict(self._version(version).tags)
 
+    def tags_by_version(self) -> dict[int, dict[str, str]]:
+        """Return the tags of all versions; see `tags_of`.
+
+        Raises:
+            TrackingError: MLflow cannot be reached.
+        """
+        with quiet_mlflow(self._uri):
+            versions = self._client.search_model_versions(f"name = '{self.name}'")
+        return {int(version.version): dict(version.tags) for version in versions}
+
     def retire(self, version: int, reason: str, moment: datetime) -> None:
         """Mark a version as retired; it is no longer a candidate."""
         with quiet_mlflow(self._uri):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -28,14 +28,17 @@ from shortlist.tracking.lineage import ContinuedFrom
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import TrackingError
+from shortlist.training.withdrawn_batches import versions_with_batch
 
 
-def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_digest: str, until: str) -> str:
+def find_previous_run(
+    name: str, section: ModelSection, tracker: Tracker, input_digest: str, until: str, withdrawn: Collection[int] = ()
+) -> str:
     """Return the MLflow run of the model to continue; empty when the section continues none, or there is none.
 
     It is the champion if that has this name and kind, else the newest such model that passed its gates; never one that
-    was held, or whose version was retired. A model of the same log as this run is not used, so that repeating a run
-    gives the same model.
+    was held, whose version was retired, or that learnt from rows which were withdrawn since. A model of the same log as
+    this run is not used, so that repeating a run gives the same model.
 
     Args:
         name: Name of the model.
@@ -43,6 +46,7 @@ def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_
         tracker: The spec's MLflow store.
         input_digest: Digest of the log that this run reads.
         until: End of the part of the log that this run reads, ISO 8601; may be empty.
+        withdrawn: Numbers of the withdrawn batches of collected rows.
     """
     if section.continuation is None:
         return ""
@@ -53,12 +57,15 @@ def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_
         return ""
     champion = tracker.registry.run_of("champion")
     run_ids.sort(key=lambda run: run != champion)
-    return next((run for run in run_ids if not _is_retired(run, tracker)), "")
+    return next((run for run in run_ids if _may_be_continued(run, tracker, withdrawn)), "")
 
 
-def _is_retired(run: str, tracker: Tracker) -> bool:
+def _may_be_continued(run: str, tracker: Tracker, withdrawn: Collection[int]) -> bool:
     version = tracker.registry.version_from(run)
-    return version is not None and bool(tracker.registry.retirement_of(version))
+    if version is None:  # nobody knows which rows it read
+        return not withdrawn
+    tainted = {name for number in withdrawn for name in versions_with_batch(tracker.registry, number)}
+    return not tracker.registry.retirement_of(version) and version not in tainted
 
 
 class PreviousModel(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from shortlist.data.collected import CollectedLog
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import newest_fit
 from shortlist.ranking.kind import DeclaredModel
@@ -51,8 +52,10 @@ def find_run_baseline(
         if not previous:
             note("Every day is counted: there are no earlier features yet.")
     sections = [kind_of(model.kind).section.model_validate(model.section) for model in models]
+    withdrawn = CollectedLog.open(context.stores, context.name).withdrawn()
     runs = [
-        find_previous_run(model.name, section, tracker, *log) for model, section in zip(models, sections, strict=True)
+        find_previous_run(model.name, section, tracker, *log, withdrawn)
+        for model, section in zip(models, sections, strict=True)
     ]
     return RunBaseline(
         version=str(tracker.registry.version_to_beat() or ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -19,7 +19,7 @@ class LogFacts:
     """Counts and profile of a log after its rows were validated."""
 
     raw_rows: int
-    by_rule: dict[str, int]
+    by_rule: Mapping[str, int]
     """Quarantined rows of the log by the rule they broke."""
     profile: LogProfile
     """Profile of the valid rows."""

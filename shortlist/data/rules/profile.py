@@ -39,6 +39,7 @@ class LogProfile:
 
     def __init__(self, data: Data, side_keys: dict[str, KeySet]) -> None:
         """Start an empty profile; `side_keys` maps a side table's name to its keys."""
+        self._data = data
         self._columns = [column.name for column in data.columns if column.name not in (data.label, data.impression)]
         self._keys = {table.name: table.key for table in data.side_tables}
         self._side_keys = side_keys
@@ -46,8 +47,6 @@ class LogProfile:
         self.newest: datetime | None = None
         self.covered: Counter[str] = Counter()
         """Side table -> rows of the log whose key is in it."""
-        self.collected_rows = 0
-        """Rows collected from live traffic."""
         self.sample = RowSample([Columns.LABEL, Columns.DAY, *self._columns])
 
     def add(self, day: date, rows: pl.DataFrame, hashes: Hashes) -> None:
@@ -59,14 +58,29 @@ class LogProfile:
         profile.digest.add(hashes)
         profile.positives += int(rows[Columns.LABEL].sum())
         profile.nulls.update({name: rows[name].null_count() for name in self._columns})
-        if Columns.SERVED_VERSION in rows.columns:
-            self.collected_rows += rows.height - rows[Columns.SERVED_VERSION].null_count()
         newest = rows[Columns.TIME].max()
         assert isinstance(newest, datetime)
         self.newest = newest if self.newest is None else max(self.newest, newest)
         for table, key in self._keys.items():
             self.covered[table] += int(self._side_keys[table].contains(row_hashes(rows.select(key))).sum())
         self.sample.add(rows)
+
+    def empty_copy(self) -> LogProfile:
+        """Return an empty profile of the same log."""
+        return LogProfile(self._data, self._side_keys)
+
+    def add_profile(self, other: LogProfile) -> None:
+        """Add the rows of another profile of the same log."""
+        for day, counts in other.days.items():
+            profile = self.days.setdefault(day, DayProfile())
+            profile.rows += counts.rows
+            profile.positives += counts.positives
+            profile.nulls.update(counts.nulls)
+            profile.digest.add_digest(counts.digest)
+        times = [time for time in (self.newest, other.newest) if time is not None]
+        self.newest = max(times, default=None)
+        self.covered.update(other.covered)
+        self.sample.add_sample(other.sample)
 
     @property
     def rows(self) -> int:
@@ -99,6 +113,11 @@ class RowSample:
         if sum(frame.height for frame in self._frames) > 2 * self._size:
             self._trim()
 
+    def add_sample(self, other: RowSample) -> None:
+        """Add the rows of another sample of the same columns."""
+        self._frames += other._frames
+        self._trim()
+
     def rows(self) -> pl.DataFrame:
         """Return the sampled rows in an order independent of their content."""
         assert self._frames, "a sample of nothing"
@@ -106,7 +125,7 @@ class RowSample:
         return pl.concat(self._frames).sort(_PLACE, maintain_order=True).drop(_PLACE).head(self._size)
 
     def _trim(self) -> None:
-        frame = pl.concat(self._frames)
+        frame = pl.concat(self._frames) if self._frames else pl.DataFrame()
         if frame.height <= self._size:
             return
         places = frame[_PLACE].to_numpy()

@@ -15,8 +15,7 @@ from shortlist.spec.data import Column, Data, SideTable
 from shortlist.storage.row_digest import Hashes, row_columns, row_hashes
 
 CLIENT_CLOCK = "client_clock"
-"""Rule of collected rows whose time, which clients send, is far from the answer; they count against no tolerance, so
-that clients cannot stop trainings."""
+"""Rule of collected rows whose time, which clients send, is far from the answer."""
 DUPLICATE_ROW = "duplicate_row"
 """Rule of exact copies, which have their own tolerance."""
 FUTURE = "future"

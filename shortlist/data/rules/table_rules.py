@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, get_args
 from shortlist.data.rules.day_rules import enough_days, label_rate, null_share, volume
 from shortlist.data.rules.log_facts import LogFacts, Problems, format_count, format_share
 from shortlist.data.rules.placement_rules import propensities_sum_to_one, randomized_rows_vary
-from shortlist.data.rules.row_rules import CLIENT_CLOCK, DUPLICATE_ROW, FUTURE
+from shortlist.data.rules.row_rules import DUPLICATE_ROW, FUTURE
 from shortlist.spec.data import Data, SideTable, TableRule
 
 HINTS: Final = {
@@ -21,8 +21,7 @@ HINTS: Final = {
 
 def quarantined_share(facts: LogFacts, data: Data) -> Problems:
     """The share of quarantined rows is at most the declared one."""
-    exempt_rules = CLIENT_CLOCK, DUPLICATE_ROW, FUTURE
-    rows_by_rule = {rule: rows for rule, rows in facts.by_rule.items() if rule not in exempt_rules}
+    rows_by_rule = {rule: rows for rule, rows in facts.by_rule.items() if rule not in (DUPLICATE_ROW, FUTURE)}
     rows, limit = sum(rows_by_rule.values()), data.rules.max_quarantined_share
     if rows > limit * facts.read_rows:
         rules = ", ".join(
@@ -126,6 +125,10 @@ TABLE_RULES: tuple[Callable[[LogFacts, Data], Problems], ...] = (
 )
 
 
+_RULES_OF_ALL_ROWS: Final = (any_rows, enough_rows, label_varies, enough_days, freshness)
+"""Rules that live traffic helps to keep. The others judge the files of the log alone: clients could break them."""
+
+
 CAN_WARN: Final[tuple[str, ...]] = get_args(TableRule)
 """Names of the rules that a spec may turn into warnings or off."""
 
@@ -149,3 +152,27 @@ def find_problems(
     """Return all problems of a log as a whole, without those of rules that are off."""
     checked_rules = [rule for rule in rules if rule.__name__ not in data.rules.off]
     return [LogProblem(rule.__name__, sentence) for rule in checked_rules for sentence in rule(facts, data)]
+
+
+def find_log_problems(facts: LogFacts, file_facts: LogFacts, data: Data) -> tuple[list[LogProblem], list[str]]:
+    """Return the problems of a log, and sentences about rules that only its rows of live traffic break.
+
+    Args:
+        facts: Facts of all rows.
+        file_facts: Facts of the rows of the files alone.
+        data: The log's declaration.
+    """
+    problems, sentences = [], []
+    for rule in TABLE_RULES:
+        of_all = find_problems(facts, data, [rule])
+        if rule in _RULES_OF_ALL_ROWS or facts is file_facts:
+            problems += of_all
+            continue
+        of_files = find_problems(file_facts, data, [rule])
+        problems += of_files
+        sentences += [
+            f"Rows of live traffic break rule {problem.rule}, and stop nothing: {problem.sentence}."
+            for problem in of_all
+            if problem not in of_files
+        ]
+    return problems, sentences

@@ -42,11 +42,13 @@ class EventReader:
         self._positions: dict[str, int] = dict(positions or {})
         self._readers: dict[str, StreamReader] = {}
         self._errors: dict[str, str] = {}
+        self._first_skipped: str | None = None
 
     @property
     def problem(self) -> str | None:
-        """A stream or bytes that cannot be read; None when all can."""
-        return next(iter((*self._errors.values(), *map(str, self._damages()))), None)
+        """A stream, bytes or an event that cannot be read; None when all can."""
+        skipped = () if self._first_skipped is None else (self._first_skipped,)
+        return next(iter((*self._errors.values(), *map(str, self._damages()), *skipped)), None)
 
     @property
     def is_stuck(self) -> bool:
@@ -65,7 +67,13 @@ class EventReader:
                 name = stream_id(folder)
                 reader = self._readers.setdefault(name, StreamReader(folder, self._positions.get(name, 0)))
                 for record in reader.read_new():
-                    yield decode_event(record.content)
+                    try:
+                        event = decode_event(record.content)
+                    except (ValueError, TypeError) as error:
+                        place = f"{folder}: the event before byte {record.end}"
+                        self._first_skipped = self._first_skipped or f"{place}: {error}; it is left out"
+                        continue
+                    yield event
                 self._errors.pop(folder.name, None)
             except OSError as error:  # the other streams are read, and this one again
                 self._errors[folder.name] = f"{folder}: {error}; its events are counted as soon as it can be read"

@@ -12,6 +12,7 @@ import polars as pl
 from shortlist.collecting.collector import Collector, CollectorRun
 from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import ANSWERED, ROWS, CollectedLog
+from shortlist.data.rules.contributions import CONTRIBUTORS
 from shortlist.data.rules.failures import split_failures
 from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
@@ -96,7 +97,7 @@ class Shop:
 
     def rows(self) -> pl.DataFrame:
         """Return the collected rows that pass the current rules, in the order of their batches."""
-        return self._judged()[0].drop(ANSWERED)
+        return self._judged()[0].drop(ANSWERED, *CONTRIBUTORS)
 
     def quarantine(self) -> pl.DataFrame:
         return self._judged()[1]

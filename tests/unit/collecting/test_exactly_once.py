@@ -116,7 +116,8 @@ def test_concurrent_collectors_collect_every_row_once(moment: int, parts: int, h
         shop.collect(minutes(60))
         calm.collect(minutes(60))
         assert rows_of(shop) == rows_of(calm)
-        assert len(covered_records(shop.log.batches())) == len(covered_records(calm.log.batches()))
+        covered, expected = (covered_records(log.batches()) for log in (shop.log, calm.log))
+        assert covered["stream"].n_unique() == expected["stream"].n_unique()
 
 
 def test_readers_see_only_complete_batches(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_the_collector_gives_up_after_losing_every_race(shop: Shop) -> None:
 
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
-    with pytest.raises(ShortlistError, match="other collectors published 50 batches meanwhile; run again"):
+    with pytest.raises(ShortlistError, match="50 attempts failed, because other collectors published"):
         shop.collect(log=Slow.open(shop.stores, "shop"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from torch import Tensor
 from models.dlrm.section import DLRMModel
 from models.embedding.reading.layout import Layout
 from models.xgboost.section import XGBoostModel
+from shortlist.data.collected import ROWS, BatchCounts, CollectedBatch, CollectedLog, CollectedRows
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.features.fit import fit
@@ -35,12 +36,13 @@ from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import folder_digest, write_json
 from shortlist.storage.tables import DayTable
-from shortlist.tracking.lineage import Lineage, TrainingTrigger
+from shortlist.tracking.lineage import ContinuedFrom, Lineage, TrainingTrigger
 from shortlist.tracking.run_context import RunContext
 from shortlist.training.continued_training import PreviousModel, find_previous_run
 from shortlist.training.run_baseline import find_run_baseline
 from shortlist.training.train import train
 from shortlist.training.training import TrackedRun, train_and_track
+from shortlist.training.withdrawn_batches import collected_tags, versions_with_batch
 
 ROOT = Path(__file__).parents[3]
 DAYS = 9
@@ -249,19 +251,22 @@ class PastTrainings(NamedTuple):
     origin: RunContext
     model: Path
 
-    def trained(self, *, passed: bool | None = True, log: str = "a log", kind: str = "dlrm") -> str:
+    def trained(self, *, passed: bool | None = True, log: str = "a log", kind: str = "dlrm", after: str = "") -> str:
         """Track the model as another training run; log its gates unless `passed` is None."""
         tracker = self.origin.tracker
         number = len(tracker._client.search_runs([tracker._experiment]))
-        lineage = Lineage(spec_digest=f"{number}", data_digest=f"{log}/table", days={}, code_version="")
+        continued = ContinuedFrom(run="r", version=after, mode="warm", learnt="") if after else None
+        lineage = Lineage(
+            spec_digest=f"{number}", data_digest=f"{log}/table", days={}, code_version="", continued=continued
+        )
         run = tracker.log_training(self.model, kind, {}, [], lineage)
         if passed is not None:
             tracker.log_gates(run, {"passed": passed, "gates": []})
         return run
 
-    def find_previous(self, kind: str = "dlrm", log: str = "today's") -> str:
+    def find_previous(self, kind: str = "dlrm", log: str = "today's", withdrawn: Sequence[int] = ()) -> str:
         section = DLRMModel.model_validate({"features": ["*"], **WARM})
-        return find_previous_run(kind, section, self.origin.tracker, log, "")
+        return find_previous_run(kind, section, self.origin.tracker, log, "", withdrawn)
 
 
 @pytest.fixture(scope="module")
@@ -309,6 +314,64 @@ def test_the_champion_comes_before_newer_models_and_only_for_its_kind(past_train
     past_trainings.origin.tracker.log_gates(champion, {"passed": False, "gates": []})
     registry.set_alias("champion", registry.register(champion))
     assert past_trainings.find_previous() == newest
+
+
+def test_what_learnt_from_a_withdrawn_batch_is_named_and_never_gone_on_from(past_trainings: PastTrainings) -> None:
+    def collected(batches: int, *withdrawn: int) -> dict[str, str]:
+        rows = CollectedRows(stores="s", spec="shop", batches=batches, digest="d", withdrawn=withdrawn)
+        return collected_tags(rows.model_dump_json())
+
+    registry, tags = past_trainings.origin.tracker.registry, [collected(1), collected(3), collected(4, 2), {}]
+    runs = [past_trainings.trained() for _ in tags]
+    versions = [registry.register(run, run_tags) for run, run_tags in zip(runs, tags, strict=True)]
+    runs.append(past_trainings.trained(after=str(versions[1])))
+    versions.append(registry.register(runs[-1]))
+    assert versions_with_batch(registry, 2) == [versions[1], versions[4]]
+    assert versions_with_batch(registry, 4) == [versions[2]]
+    assert versions_with_batch(registry, 5) == []
+    assert past_trainings.find_previous() == runs[4]
+    assert past_trainings.find_previous(withdrawn=[2]) == runs[3]
+    assert past_trainings.find_previous(withdrawn=[5]) == runs[4]
+    past_trainings.trained()  # nobody knows which rows it read
+    assert past_trainings.find_previous(withdrawn=[2]) == runs[3]
+
+
+def test_the_command_withdraws_a_batch_and_names_the_versions_that_were_trained_with_it(
+    store: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shortlist.cli.commands import run
+
+    shutil.copytree(store, tmp_path / "runs/stores")
+    (tmp_path / "runs/stores/epoch").write_text("1")
+    past = PastTrainings(RunContext(name="drill", stores=f"{tmp_path / 'runs/stores'}#1"), world.folder / "dlrm-old")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / ROWS).write_bytes(b"rows")
+    log = CollectedLog.open(past.origin.stores, "drill")
+    batch = CollectedBatch(
+        number=1, spec="drill", made=datetime.now(UTC), folder=log.files_key(1, "a"), digest="d", spans=(),
+        answered_from=None, answered_to=None, first=None, last=None, counts=BatchCounts(rows=7),
+    )  # fmt: skip
+    assert log.publish(batch, tmp_path / "files")
+    rows = CollectedRows(stores=past.origin.stores, spec="drill", batches=1, digest="d").model_dump_json()
+    registry = past.origin.tracker.registry
+    registry.register(past.trained())
+    for _ in range(2):
+        registry.set_alias("champion", registry.register(past.trained(), collected_tags(rows)))
+    spec = str(Path(__file__).parents[3] / "pipelines/specs/drill.yaml")
+    arguments = ["shortlist", "collect", spec, "--runs", str(tmp_path / "runs"), "--withdraw"]
+    printed = []
+    for number in ("1", "2"):
+        monkeypatch.setattr("sys.argv", [*arguments, number])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        printed.append((ended.value.code, capsys.readouterr()))
+    (code, withdrawn), (refused_code, refused) = printed
+    assert (code, refused_code) == (0, 1)
+    assert withdrawn.out.splitlines()[:2] == [
+        "Withdrawn: Batch 1: 7 rows, 0 positive.", "Trained with it: version 2, version 3 (champion).",
+    ]  # fmt: skip
+    assert "batch 2: there is no such batch of spec 'drill'; wanted 1 to 1" in refused.err
+    assert CollectedLog.open(past.origin.stores, "drill").withdrawn() == (1,)
 
 
 def test_the_same_log_again_goes_on_from_the_same_model(past_trainings: PastTrainings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -11,8 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from monitoring.checks import check_window
+from monitoring.reference.distributions import Bins
+from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.known_columns import SLATE_SIZE
 from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.records import WindowReport
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
 from shortlist.contracts import Columns, ShortlistError
@@ -23,6 +28,7 @@ from shortlist.serving.log.table_committer import TableCommitter
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
+from shortlist.spec.serving import Serving
 from tests.served_log import write_rows
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
@@ -113,9 +119,12 @@ class Traffic:
         ]
         return write_rows(self.paths.outcomes, outcome_schema(item_type(self.data)), rows, process)
 
-    def windows(self, now: datetime = MONTH_LATER, sampling: float = 1.0, **settings: Any) -> Windows:
+    def windows(
+        self, now: datetime = MONTH_LATER, sampling: float = 1.0, backends: Sequence[str] = (), **settings: Any
+    ) -> Windows:
         declared = {"window": {"maturity_hours": 1.0, **settings}}
-        return Windows(self.paths, self.data, self.log, Monitoring.model_validate(declared), now, sampling)
+        serving = Serving.model_validate({"log": {"sampling": sampling}, "backends": backends})
+        return Windows(self.paths, self.data, self.log, Monitoring.model_validate(declared), now, serving)
 
     def read(self, span: Span = TODAY, sampling: float = 1.0, **settings: Any) -> LiveWindow:
         return self.windows(sampling=sampling, **settings).read(span)
@@ -239,12 +248,82 @@ def test_clients_cannot_open_windows_in_the_past(traffic: Traffic) -> None:
         *({"request_id": f"a{days}", "event_time": [NOON - timedelta(days=days)]} for days in range(2, 400)),
         {"request_id": "late", "event_time": [NOON - timedelta(hours=23)]},
         {"request_id": "longest", "event_time": [NOON - timedelta(hours=24)]},
+        {"request_id": "first", "time": NOON - timedelta(days=4)},
     )
     windows = traffic.windows()
-    spans = windows.find().mature
-    assert [(span.start, windows.read(span).requests) for span in spans] == [(DAY - timedelta(days=1), 2), (DAY, 398)]
+    counts = [(span.start, windows.read(span).requests) for span in windows.find().mature]
+    assert counts == [(DAY - timedelta(days=4), 1), (DAY - timedelta(days=1), 2), (DAY, 398)]
     assert len(traffic.windows(max_age_hours=None).find().mature) == 399  # as a log is replayed
-    assert len(traffic.windows(max_age_hours=72.5).find().mature) == 4  # another bound is another index
+    assert len(traffic.windows(max_age_hours=72.5).find().mature) == 5  # another bound is another index
+
+
+def test_no_window_is_opened_before_the_first_answer(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"}, {"request_id": "back", "event_time": [NOON - timedelta(hours=6)]})
+    windows = traffic.windows(hours=6)
+    (span,) = windows.find().mature
+    assert (span.start, windows.read(span).requests) == (NOON, 1)
+
+
+def honest_day(traffic: Traffic) -> None:
+    """Write a request of each of 1 000 users, from an address of its own."""
+    requests = [
+        {"request_id": f"h{number}", "user": f"u{number}", "user_id": [number], "price": [1.5],
+         "sender": f"10.0.{number // 250}.{number % 250}", "time": NOON + minutes(number / 2)}
+        for number in range(1_000)
+    ]  # fmt: skip
+    traffic.answer(*requests)
+    traffic.outcome(*((request["request_id"], 0, 1, request["time"] + minutes(1)) for request in requests))
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "200 requests dated 10 minutes ahead": {"event_time": [NOON + minutes(10)]},
+    "without outcomes": {},
+    "without a declared column": {"page": None, "price": None},
+}
+
+
+@pytest.mark.parametrize("has_invented_users", [False, True])
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_one_client_moves_no_window_by_more_than_a_hundredth(
+    traffic: Traffic, attack: str, has_invented_users: bool
+) -> None:
+    honest_day(traffic)
+    calm = traffic.read()
+    traffic.answer(
+        *(
+            {"request_id": f"x{number}", "user": f"x{number * has_invented_users}", "user_id": [9], "time": NOON,
+             "sender": "192.0.2.7", **HOSTILE[attack]}
+            for number in range(5_000)
+        )
+    )  # fmt: skip
+    if attack != "without outcomes":
+        traffic.outcome(*((f"x{number}", 0, 0) for number in range(5_000)))
+    window = traffic.read()
+    assert (calm.requests, calm.coverage, calm.future) == (1_000, 1.0, 0)
+    assert window.requests <= 1_011
+    assert window.answered_rows <= 2_022
+    assert window.coverage >= 0.989
+    assert window.future <= 0.0101 * window.answered_rows
+    price = ColumnReference(
+        bins=Bins(kind="numeric", edges=(0.0, 10.0)), counts=((50_000, 0, 0),), nulls=0, rows=50_000
+    )
+    reference = Reference("shop", (NOON.date(),), {"price": price}, {}, {}, pl.DataFrame())
+    usual = [
+        WindowReport(
+            spec="shop", start=window.start - timedelta(days=days), end=window.end - timedelta(days=days), made=NOON,
+            champion=3, versions={3: 1}, requests=1_000, rows=1, coverage=1.0,
+        )
+        for days in (1, 2, 3)
+    ]  # fmt: skip
+    assert check_window(window, reference, usual, Monitoring())[0] == ()
+
+
+def test_requests_of_a_server_that_vouches_for_its_users_all_count(traffic: Traffic) -> None:
+    honest_day(traffic)
+    requests = [{"request_id": f"s{n}", "user": f"s{n}", "user_id": [n], "sender": "shop"} for n in range(4_000)]
+    traffic.answer(*requests)
+    assert traffic.read().requests == 1_010
+    assert traffic.read(backends=["shop"]).requests == 5_000
 
 
 def test_event_times_of_a_generated_log_may_be_old(traffic: Traffic) -> None:

@@ -41,3 +41,15 @@ def test_only_old_events_are_removed(tmp_path: Path) -> None:
     reader = EventReader(tmp_path)
     assert remove_old_events(tmp_path, 3_600) == 1
     assert list(reader.read_new()) == [event(1), event(2)]
+
+
+def test_an_event_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    server = open_free_stream(tmp_path)
+    for record in (encode_event(event(0)), b"{no JSON", b"[1]", encode_event(event(1))):
+        server.append([record]).result(5)
+    server.close()
+    reader = EventReader(tmp_path)
+    assert list(reader.read_new()) == [event(0), event(1)]
+    assert list(reader.read_new()) == []
+    assert reader.problem is not None and "it is left out" in reader.problem
+    assert not reader.is_stuck

@@ -33,7 +33,7 @@ from shortlist.serving.log.event_checkpoint import (
 )
 from shortlist.serving.log.event_log import EventReader, encode_event, remove_old_events
 from shortlist.serving.log.log_follower import LogFollower
-from shortlist.serving.log.logs import item_type, outcome_schema
+from shortlist.serving.log.logs import RECEIVED, item_type, outcome_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.features.columns import Column, Ragged
 from shortlist.serving.server.request_inputs.input_reader import Inputs
@@ -49,7 +49,7 @@ _POLL_SECONDS: Final = 0.02
 _OUTCOME_POLL_SECONDS: Final = 0.2
 _CHECKPOINT_SECONDS: Final = 60.0
 """Time between two checkpoints: a start reads the last checkpoint and the events since."""
-_OUTCOME_COLUMNS: Final = ("request_id", "row", "label", "time")
+_OUTCOME_COLUMNS: Final = ("request_id", "row", "label", "time", RECEIVED)
 _RETENTION_MARGIN: Final = timedelta(hours=1)
 """Added to the retention of events: clocks differ, and files are removed as a whole."""
 _MAX_BYTES_PER_CHARACTER: Final = 6
@@ -317,7 +317,8 @@ def _times(column: Column) -> list[int]:
 
 
 def _row_outcomes(outcomes: pl.DataFrame) -> list[RowOutcome]:
-    rows = outcomes.drop_nulls()
+    # Clients say when it happened: not after its receipt.
+    rows = outcomes.with_columns(pl.min_horizontal("time", RECEIVED).alias("time")).drop(RECEIVED).drop_nulls()
     return [
         RowOutcome(request, row, label, time)
         for request, row, label, time in zip(
