@@ -49,10 +49,12 @@ def check(
     change: SetOption = None,
 ) -> None:
     """Validate a spec and list every problem; with --data, also the problems of the log's first rows."""
+    from shortlist.features.plan import plan
     from shortlist.spec.load import load_spec
 
     path = find_spec(spec)
     loaded = load_spec(path, change or [])
+    plan(loaded.data, loaded.features, loaded.gates)
     typer.echo(f"{path}: valid; {len(loaded.data.by_name)} columns, {len(loaded.features.names)} features")
     for notice in loaded.notices:
         typer.echo(notice)

@@ -41,6 +41,13 @@ class Fitted:
     """Ids of values, by column."""
     trained: Mapping[str, Any] = field(default_factory=dict)
     """Models of trained features, from `TrainedFeature.load_trained`, by the name of the feature's first output."""
+    features: tuple[FeatureKind, ...] = ()
+    """All declared features, for those that read others."""
+
+    def feature(self, name: str) -> tuple[FeatureKind, int]:
+        """Return the declared feature with an output of that name, and the output's number."""
+        feature = next(feature for feature in self.features if name in feature.outputs)
+        return feature, feature.outputs.index(name)
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,18 @@ def window_sum_nodes(graph: Graph, summands: Sequence[tuple[WindowedFeature, Key
 def declared_kinds(features: Features) -> tuple[FeatureKind, ...]:
     """Return the declared features; every registered kind of feature is a `FeatureKind`."""
     return cast(tuple[FeatureKind, ...], features.columns)
+
+
+def feature_number(name: str, fitted: Fitted, engine: Engine) -> pl.Expr:
+    """Return the number that models read of another feature, as Float64 in single precision."""
+    feature, _ = fitted.feature(name)
+    queries = (number.value for number in feature.numbers(fitted, engine) if number.output == name)
+    return next(queries, pl.col(computed_column(name))).cast(pl.Float32).cast(pl.Float64)
+
+
+def computed_column(name: str) -> str:
+    """Return the column with the values of a feature that no query computes."""
+    return f"feature:{name}"
 
 
 def view_column(view: KeyedView, name: str) -> str:

@@ -26,7 +26,7 @@ from shortlist.features.static_view_plan import MeanView, StaticView, static_vie
 from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
-from shortlist.spec.features import Features, streamed_columns
+from shortlist.spec.features import FeatureReader, Features, streamed_columns
 from shortlist.spec.gates import Gates
 from shortlist.spec.text.durations import parse_duration
 
@@ -204,6 +204,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         streaming=_streaming(features, operations, declared, tiles),
     )
     _check_names(planned)
+    _check_read_features(planned)
     if planned.slates and (tiles.within_days or planned.streaming is not None):
         # Rows of a slate on two sides of a tile's end would see different statistics; in serving all see the same.
         names = [name for feature in operations if isinstance(feature, SlateComparison) for name in feature.outputs]
@@ -287,6 +288,14 @@ def _required_views(
         yield from feature.views(declared)
     for name in (declared.log_column(limits.column) for limits in vocabularies):
         yield KeyedView(declared.key((name,)), (name,) if declared.is_tags(name) else (), looked_up=False)
+
+
+def _check_read_features(planned: Plan) -> None:
+    forms = {output.name: output.kind for output in planned.outputs}
+    for feature in planned.features:
+        for name in feature.reads_features if isinstance(feature, FeatureReader) else ():
+            if forms[name] != "dense":
+                raise PlanError(f"{feature.title}: '{name}' is no number, but of the form {forms[name]}")
 
 
 def _check_names(planned: Plan) -> None:

@@ -23,7 +23,7 @@ from shortlist.features.plan import Plan, plan
 from shortlist.features.training_log import LEARNT
 from shortlist.features.vocabulary import ValueIds
 from shortlist.spec.data import Data
-from shortlist.spec.features import Features, LearningSettings
+from shortlist.spec.features import FeatureReader, Features, LearningSettings
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
 
@@ -92,10 +92,15 @@ class Preprocessing:
     def _looks_back(self, feature: FeatureKind) -> bool:
         if isinstance(feature, SlateComparison):  # the compared value may itself be looked up
             return True
+        names = feature.reads_features if isinstance(feature, FeatureReader) else ()
+        if any(self._looks_back(self.fitted.feature(name)[0]) for name in names):
+            return True
         mean_views = feature.mean_views(self.plan.declared) if isinstance(feature, MeanVectorFeature) else ()
         return any(True for _ in (*feature.views(self.plan.declared), *mean_views))
 
     @property
     def fitted(self) -> Fitted:
         """The part that kinds of features read."""
-        return Fitted(self.plan.declared, self.moments, self.widths, self.vocabularies, self.trained)
+        return Fitted(
+            self.plan.declared, self.moments, self.widths, self.vocabularies, self.trained, self.plan.features
+        )

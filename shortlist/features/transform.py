@@ -12,7 +12,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
 from shortlist.features.derived_columns import with_derived_columns
-from shortlist.features.feature_kind import NumberQuery
+from shortlist.features.feature_kind import NumberQuery, computed_column
 from shortlist.features.joined_lists import with_joined_lists
 from shortlist.features.lookup import ViewAnswers, ViewFile, gather_answers, lookup_keys
 from shortlist.features.lookup_table import LookupTable
@@ -135,6 +135,12 @@ class Transformer:
                     columns[number.output] = table.look_up(rows[number.column]).alias(number.output)
             columns.update(_named(feature.compute(rows, fitted, self.engine)))
         if queries:
+            computed = {name for query in queries for name in query.meta.root_names()} - {*rows.columns}
+            rows = rows.with_columns(
+                column.alias(computed_column(name))
+                for name, column in columns.items()
+                if computed_column(name) in computed
+            )
             columns.update(_named(collect(rows.lazy().select(queries), self.engine)))
         return pl.DataFrame([columns[output.name] for output in self.plan.outputs])
 

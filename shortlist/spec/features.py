@@ -98,13 +98,17 @@ class StreamedFeature(ABC):
         """Columns by whose values events are counted or listed as they arrive; empty where none are."""
 
 
-class CandidateComparison(ABC):
-    """A feature that depends on the other candidates of a request. Implemented by kinds that compare them."""
+class FeatureReader(ABC):
+    """A feature of other features. Implemented by kinds that read what is declared before them."""
 
     @property
     @abstractmethod
     def reads_features(self) -> tuple[str, ...]:
         """Names of other features that it reads."""
+
+
+class CandidateComparison(FeatureReader):
+    """A feature that depends on the other candidates of a request. Implemented by kinds that compare them."""
 
 
 def streamed_columns(feature: Feature) -> tuple[str, ...]:
@@ -259,12 +263,24 @@ class Features(Section):
             if name in (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.USER, Columns.ITEM):
                 raise ValueError(f"feature name '{name}' is Shortlist's own")
             earlier_names.add(name)
+        return self
+
+    @model_validator(mode="after")
+    def _read_features_come_before(self) -> Self:
+        earlier_features: dict[str, Feature] = {}
         for feature in self.columns:
-            for name in feature.reads_features if isinstance(feature, CandidateComparison) else ():
-                if name not in earlier_names:
-                    raise ValueError(
-                        f"{feature.title}: no feature is named '{name}'{did_you_mean(name, earlier_names)}"
+            for name in feature.reads_features if isinstance(feature, FeatureReader) else ():
+                if name not in earlier_features:
+                    problem = (
+                        f"'{name}' is declared after it; move it up"
+                        if name in self.names
+                        else f"no feature is named '{name}'{did_you_mean(name, earlier_features)}"
                     )
+                    raise ValueError(f"{feature.title}: {problem}")
+                source = earlier_features[name]
+                if isinstance(source, LearningSettings) and "served" in source.learning:
+                    raise ValueError(f"{feature.title}: '{name}' has its values in training only; read another feature")
+            earlier_features |= dict.fromkeys(feature.outputs, feature)
         return self
 
     @property

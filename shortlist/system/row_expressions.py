@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from shortlist.contracts import ShortlistError, did_you_mean
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 MAX_CHARACTERS: Final = 2_000
 """Longest expression; limited, like brackets, because the parser is recursive."""
 _MAX_OPEN_BRACKETS: Final = 50
+
+_LENGTHENING: Final = {
+    "PadStart": "LPAD",
+    "PadEnd": "RPAD",
+    "Replace": "REPLACE",
+}
+"""Polars' and SQL's names of functions whose result may be much longer than the text."""
 
 ExpressionKind = Literal["condition", "number"]
 
@@ -85,14 +93,11 @@ def parse_expression(
     """
     import polars as pl
 
+    _check_length(text)
     excerpt = f"'{_one_line(text[:80])}'"
-    if len(text) > MAX_CHARACTERS or text.count("(") > _MAX_OPEN_BRACKETS:
-        raise ExpressionError(
-            f"the expression {excerpt}... is too long: got {len(text):,} characters and {text.count('('):,} opening"
-            f" brackets, wanted at most {MAX_CHARACTERS:,} and {_MAX_OPEN_BRACKETS}"
-        )
     try:
         expression = _expression(text)
+        _check_functions(expression, excerpt)
         columns = tuple(dict.fromkeys(expression.meta.root_names()))
         value_type = _type_of(expression, types)
     except pl.exceptions.ColumnNotFoundError as error:
@@ -111,6 +116,43 @@ def parse_expression(
             f"{excerpt} gives {value_type}; wanted {'true or false' if kind == 'condition' else 'a number'}"
         )
     return RowExpression(text, columns)
+
+
+def _check_functions(expression: pl.Expr, excerpt: str) -> None:
+    """Refuse functions that make texts of any length from short ones."""
+    tree = expression.meta.serialize(format="json")
+    if name := next((name for name in _LENGTHENING if f'"{name}"' in tree), None):
+        raise ExpressionError(
+            f"{excerpt} uses {_LENGTHENING[name]}, whose texts may take all of a server's memory; compare texts as they"
+            " are"
+        )
+
+
+def parse_tree(text: str, rows: str) -> Any:
+    """Return the syntax tree of an expression, in JSON as Polars serialises it.
+
+    Args:
+        text: In Polars' SQL.
+        rows: What the rows are, for messages.
+
+    Raises:
+        ExpressionError: It is no expression.
+    """
+    import polars as pl
+
+    _check_length(text)
+    try:
+        return json.loads(_expression(text).meta.serialize(format="json"))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ExpressionError(f"'{_one_line(text[:80])}' is no expression over {rows}: {_first_line(error)}") from error
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_CHARACTERS or text.count("(") > _MAX_OPEN_BRACKETS:
+        raise ExpressionError(
+            f"the expression '{_one_line(text[:80])}'... is too long: got {len(text):,} characters and"
+            f" {text.count('('):,} opening brackets, wanted at most {MAX_CHARACTERS:,} and {_MAX_OPEN_BRACKETS}"
+        )
 
 
 def _type_of(expression: pl.Expr, types: Mapping[str, pl.DataType]) -> pl.DataType | None:

@@ -10,6 +10,7 @@ from shortlist.features.kinds.count import CountFeature
 from shortlist.features.kinds.cross import CrossFeature
 from shortlist.features.kinds.current import CurrentCountFeature
 from shortlist.features.kinds.cyclic import CyclicFeature
+from shortlist.features.kinds.expression import ExpressionFeature
 from shortlist.features.kinds.hash import HashFeature
 from shortlist.features.kinds.lag import LagFeature
 from shortlist.features.kinds.numeric import NumericFeature
@@ -40,6 +41,7 @@ FEATURE_KINDS: Final = Registry[type[FeatureKind]](
         "cyclic": CyclicFeature,
         "vector": VectorFeature,
         "similarity": SimilarityFeature,
+        "expression": ExpressionFeature,
         "slate": SlateFeature,
         "sequence": SequenceFeature,
         "sequence_score": SequenceScoreFeature,

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, Self
 
 import polars as pl
 from pydantic import Field, model_validator
 
-from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
 from shortlist.features.feature_interfaces import SlateComparison, StandardisedFeature
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, NumberQuery
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, NumberQuery, computed_column
 from shortlist.features.graph import Graph
 from shortlist.features.slates import SlateStatistic, SlateValue
 from shortlist.spec.data import Data
-from shortlist.spec.features import CandidateComparison
+from shortlist.spec.features import CandidateComparison, FeatureReader
 from shortlist.system.query_engine import Engine
-
-_NO_FIT: Mapping[str, object] = {}
 
 
 class SlateFeature(FeatureKind, SlateComparison):
@@ -104,24 +101,37 @@ class SlateFeature(FeatureKind, SlateComparison):
         return graph.numbers([_statistic_column(feature.outputs[output]) for feature, output in feature_outputs])
 
     def _feature_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> pl.Expr:
-        source = next(feature for feature in features if self.feature in feature.outputs)
-        fitted = Fitted(declared, {}, {}, {})
-        reason = ""
-        standardised = source.standardised_numbers(declared) if isinstance(source, StandardisedFeature) else ()
-        if any(number.output == self.feature for number in standardised):
-            reason = "it is standardised; leave standardise out"
-        elif isinstance(source, CandidateComparison) and source.reads_features:
+        fitted = Fitted(declared, {}, {}, {}, features=tuple(features))
+        source, _ = fitted.feature(str(self.feature))
+        read_names = _names_read(str(self.feature), fitted)
+        standardised = {
+            number.output
+            for feature in features
+            if isinstance(feature, StandardisedFeature)
+            for number in feature.standardised_numbers(declared)
+        }
+        reason = f"features of kind {source.kind} are no number of what is looked up"
+        if name := next((name for name in read_names if name in standardised), None):
+            reason = f"'{name}' is standardised; leave standardise out"
+        elif any(isinstance(fitted.feature(name)[0], CandidateComparison) for name in read_names):
             reason = "it is itself computed within a request"
         else:
             value = next(
                 (number.value for number in source.numbers(fitted, "cpu") if number.output == self.feature), None
             )
-            if value is not None and Columns.TIME not in value.meta.root_names():
+            computed = {computed_column(name) for name in read_names}
+            if value is not None and not computed.intersection(value.meta.root_names()):
                 return value
-            reason = f"features of kind {source.kind} are no number of what is looked up"
         raise PlanError(
             f"{self.title}: cannot compare '{self.feature}': {reason}. Compare another feature, or a column"
         )
+
+
+def _names_read(name: str, fitted: Fitted) -> list[str]:
+    """Return the name of a feature, and those of the features that it reads, directly or not."""
+    feature, _ = fitted.feature(name)
+    further_names = feature.reads_features if isinstance(feature, FeatureReader) else ()
+    return [name, *(read_name for further_name in further_names for read_name in _names_read(further_name, fitted))]
 
 
 def _statistic_column(output: str) -> str:

@@ -84,10 +84,18 @@ class TargetFeature(WindowedFeature):
         return declared.log_column(self.of or declared.data.label)
 
     def _measures(self, declared: DeclaredColumns) -> tuple[str, str]:
-        """Return the rows and the sum; a null outcome counts in neither."""
-        outcome = self._outcome(declared)
-        never_null = outcome == Columns.LABEL or not declared.column(outcome).nullable
-        return Columns.ROWS if never_null else f"{Columns.ROWS}_{outcome}", f"sum_{outcome}"
+        return mean_measures(self._outcome(declared), declared)
 
     def _scale(self, declared: DeclaredColumns) -> float:
         return float(declared.scale(self._outcome(declared)))
+
+
+def mean_measures(outcome: str, declared: DeclaredColumns) -> tuple[str, str]:
+    """Return the measures of a mean: the rows, and the sum; a null outcome counts in neither.
+
+    Args:
+        outcome: Name of the column in the valid log.
+        declared: The declared columns.
+    """
+    never_null = outcome == Columns.LABEL or not declared.column(outcome).nullable
+    return Columns.ROWS if never_null else f"{Columns.ROWS}_{outcome}", f"sum_{outcome}"

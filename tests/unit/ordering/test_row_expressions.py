@@ -30,6 +30,12 @@ TYPES = {
         ("read_csv('/etc/passwd')", "number", "unsupported function"),
         ("*", "number", "is no expression"),
         ("(" * 51 + "price" + ")" * 51, "number", "51 opening brackets"),
+        (
+            "LPAD(region, 2000000000, 'x') = 'x'",
+            "condition",
+            "uses LPAD, whose texts may take all of a server's memory",
+        ),
+        ("REPLACE(region, 'a', 'aa') = 'x'", "condition", "uses REPLACE"),
         ("price + " * 300 + "price", "number", "is too long: got 2,405 characters"),
     ],
 )

@@ -1,0 +1,194 @@
+"""The operations of expressions, each twice: as a query of Polars, which cuDF runs too, and as nodes of a graph.
+
+Null is NaN in a graph, and a condition is a number there: 1 for true, 0 for false, NaN for null. Whatever is no finite
+number is null: a division by 0, the logarithm of a negative number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+
+from shortlist.features.graph import Graph
+
+FP32: Final = 1
+FP64: Final = 11
+"""Numbers of ONNX's types, for `Cast`."""
+
+Parameter = Literal["number", "condition", "any"]
+Tensor = str | np.ndarray
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation on values of the same row."""
+
+    parameters: tuple[Parameter, ...]
+    query: Callable[..., pl.Expr]
+    """query(*operands) returns its value; null for what is no finite number."""
+    nodes: Callable[..., str]
+    """nodes(graph, *operands) adds the same to a graph."""
+
+
+def finite(value: pl.Expr) -> pl.Expr:
+    """Return a number; null where it is NaN or infinite."""
+    return pl.when(value.is_finite()).then(value)
+
+
+def finite_nodes(graph: Graph, value: Tensor) -> str:
+    """Return a number; NaN where it is infinite."""
+    return graph.add("Where", graph.add("Less", graph.add("Abs", value), scalar(math.inf)), value, scalar(math.nan))
+
+
+def scalar(value: float) -> np.ndarray:
+    """Return a constant for all rows, FP64, shape (1, 1)."""
+    return np.array([[value]], np.float64)
+
+
+def condition_nodes(graph: Graph, is_true: str) -> str:
+    """Return a mask as a condition that is nowhere null."""
+    return graph.add("Cast", is_true, to=FP64)
+
+
+def _arithmetic(operator: str, query: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Operation:
+    return Operation(
+        ("number", "number"),
+        lambda left, right: finite(query(left, right)),
+        lambda graph, left, right: finite_nodes(graph, graph.add(operator, left, right)),
+    )
+
+
+def _function(operator: str, query: Callable[[pl.Expr], pl.Expr]) -> Operation:
+    return Operation(
+        ("number",),
+        lambda value: finite(query(value)),
+        lambda graph, value: finite_nodes(graph, graph.add(operator, value)),
+    )
+
+
+def _comparison(operator: str, query: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Operation:
+    def nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
+        is_null = graph.is_missing(graph.add("Add", left, right))
+        return graph.add("Where", is_null, scalar(math.nan), condition_nodes(graph, graph.add(operator, left, right)))
+
+    return Operation(("number", "number"), query, nodes)
+
+
+def _not_nodes(graph: Graph, condition: Tensor) -> str:
+    return graph.add("Sub", scalar(1), condition)
+
+
+def _and_nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
+    is_false = graph.add("Or", *(graph.add("Equal", condition, scalar(0)) for condition in (left, right)))
+    return graph.add("Where", is_false, scalar(0), graph.add("Mul", left, right))
+
+
+def _or_nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
+    return _not_nodes(graph, _and_nodes(graph, _not_nodes(graph, left), _not_nodes(graph, right)))
+
+
+def _if_nodes(graph: Graph, condition: Tensor, value: Tensor, other_value: Tensor) -> str:
+    return graph.add("Where", graph.add("Equal", condition, scalar(1)), value, other_value)
+
+
+def _modulus_nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
+    whole = graph.add("Mul", graph.add("Floor", graph.add("Div", left, right)), right)
+    return finite_nodes(graph, graph.add("Sub", left, whole))
+
+
+def _logarithm_nodes(graph: Graph, value: Tensor, base: Tensor) -> str:
+    logarithm = graph.add("Log", value)
+    if isinstance(base, np.ndarray) and base.item() == math.e:
+        return finite_nodes(graph, logarithm)
+    return finite_nodes(graph, graph.add("Div", logarithm, graph.add("Log", base)))
+
+
+def _round_nodes(graph: Graph, value: Tensor, factor: Tensor) -> str:
+    return finite_nodes(graph, graph.add("Div", graph.add("Round", graph.add("Mul", value, factor)), factor))
+
+
+def _coalesce_nodes(graph: Graph, value: Tensor, other_value: Tensor) -> str:
+    return graph.add("Where", graph.add("IsNaN", value), other_value, value)
+
+
+def _larger_nodes(graph: Graph, comparison: str, left: Tensor, right: Tensor) -> str:
+    is_right = graph.add("Or", graph.add("IsNaN", left), graph.add(comparison, right, left))
+    return graph.add("Where", is_right, right, left)
+
+
+def _larger(left: pl.Expr, right: pl.Expr, is_right: pl.Expr) -> pl.Expr:
+    return pl.when(left.is_null() | is_right).then(right).otherwise(left)
+
+
+_TWO: Final = ("number", "number")
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "Plus": _arithmetic("Add", lambda left, right: left + right),
+    "Minus": _arithmetic("Sub", lambda left, right: left - right),
+    "Multiply": _arithmetic("Mul", lambda left, right: left * right),
+    "RustDivide": _arithmetic("Div", lambda left, right: left / right),
+    "Modulus": Operation(_TWO, lambda left, right: finite(left - (left / right).floor() * right), _modulus_nodes),
+    "Pow.Generic": _arithmetic("Pow", lambda base, exponent: base**exponent),
+    "Eq": _comparison("Equal", lambda left, right: left == right),
+    "Gt": _comparison("Greater", lambda left, right: left > right),
+    "GtEq": _comparison("GreaterOrEqual", lambda left, right: left >= right),
+    "Lt": _comparison("Less", lambda left, right: left < right),
+    "LtEq": _comparison("LessOrEqual", lambda left, right: left <= right),
+    "And": Operation(("condition", "condition"), lambda left, right: left & right, _and_nodes),
+    "Or": Operation(("condition", "condition"), lambda left, right: left | right, _or_nodes),
+    "Boolean.Not": Operation(("condition",), lambda condition: ~condition, _not_nodes),
+    "Boolean.IsNull": Operation(
+        ("any",),
+        lambda value: value.is_null(),
+        lambda graph, value: condition_nodes(graph, graph.add("IsNaN", value)),
+    ),
+    "Boolean.IsNotNull": Operation(
+        ("any",),
+        lambda value: value.is_not_null(),
+        lambda graph, value: condition_nodes(graph, graph.add("Not", graph.add("IsNaN", value))),
+    ),
+    "If": Operation(
+        ("condition", "number", "number"),
+        lambda condition, value, other_value: pl.when(condition).then(value).otherwise(other_value),
+        _if_nodes,
+    ),
+    "Abs": _function("Abs", lambda value: value.abs()),
+    "Sign": _function("Sign", lambda value: value.sign()),
+    "Floor": _function("Floor", lambda value: value.floor()),
+    "Ceil": _function("Ceil", lambda value: value.ceil()),
+    "Exp": _function("Exp", lambda value: value.exp()),
+    "Pow.Sqrt": _function("Sqrt", lambda value: value.sqrt()),
+    "Round": Operation(
+        _TWO, lambda value, factor: finite((value * factor).round(0, mode="half_to_even") / factor), _round_nodes
+    ),
+    "Log": Operation(_TWO, lambda value, base: finite(value.log() / base.log()), _logarithm_nodes),
+    "Log1p": Operation(
+        ("number",),
+        lambda value: finite((value + 1.0).log()),
+        lambda graph, value: finite_nodes(graph, graph.log1p(value)),
+    ),
+    "Coalesce": Operation(
+        _TWO, lambda value, other_value: pl.when(value.is_null()).then(other_value).otherwise(value), _coalesce_nodes
+    ),
+    "MaxHorizontal": Operation(
+        _TWO,
+        lambda left, right: _larger(left, right, right > left),
+        lambda graph, left, right: _larger_nodes(graph, "Greater", left, right),
+    ),
+    "MinHorizontal": Operation(
+        _TWO,
+        lambda left, right: _larger(left, right, right < left),
+        lambda graph, left, right: _larger_nodes(graph, "Less", left, right),
+    ),
+}
+"""By Polars' name."""
+
+CONDITIONS: Final = frozenset(
+    ("Eq", "Gt", "GtEq", "Lt", "LtEq", "And", "Or", "Boolean.Not", "Boolean.IsNull", "Boolean.IsNotNull")
+)
+"""Operations that are true or false."""
