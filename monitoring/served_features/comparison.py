@@ -23,6 +23,7 @@ from monitoring.windows.feature_sample import (
     logged_tensors,
 )
 from shortlist.contracts import Columns
+from shortlist.features.slates import at_slate_start, with_slates
 from shortlist.features.tiles import Tiles
 from shortlist.features.transform import Transformer
 from shortlist.features.view_index import ViewIndex
@@ -112,6 +113,8 @@ def compare_version(
     declared, index = transformer.plan.declared, ViewIndex.read(views)
     signature = drop_streamed_inputs(drop_sent_vectors(files.signature, declared), transformer.plan)
     rows = log_rows(requests, declared)
+    if transformer.plan.slates_have_moments:
+        rows = at_slate_start(rows)
     if not rows.height:
         return VersionComparison({}, 0, 0, None, None)
     served = logged_tensors(requests, files.signature)
@@ -154,7 +157,8 @@ def _table_tensors(transformer: Transformer, rows: pl.DataFrame, days: pl.Series
     frames = []
     for (day,), day_rows in numbered.group_by(":day", maintain_order=True):
         looked_up = transformer.look_up(day_rows, day)
-        frames.append(looked_up.with_columns(pl.col(":true").alias(Columns.TIME)))
+        looked_up = looked_up.with_columns(pl.col(":true").alias(Columns.TIME))
+        frames.append(with_slates(looked_up, transformer.plan.slates))
     all_rows = pl.concat(frames).sort(":at")
     return encode(all_rows, signature, transformer.plan.declared)
 

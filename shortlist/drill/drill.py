@@ -23,9 +23,8 @@ from shortlist.drill.users import DrillUsers
 from shortlist.drill.world import DrillWorld
 from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.open_counts import with_open_events
 from shortlist.features.plan import Plan
-from shortlist.features.slates import whole_slates
+from shortlist.features.table_rows import read_day
 from shortlist.features.transform import Transformer
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.rollout.local.lifecycle import stop_stack
@@ -241,10 +240,6 @@ def measure_served_auc(
 
 
 def _iter_rows(table: DayTable, days: frozenset[date], plan: Plan) -> Iterator[tuple[date, pl.DataFrame]]:
-    if not plan.slates:
-        for day, rows in table.frames(set(days)):
-            yield day, with_open_events(rows, plan.streaming, table, day)
-        return
     for part in table.days:
         if part.day in days:
-            yield from ((part.day, rows) for rows in whole_slates(table, part, plan.declared.data))
+            yield from ((part.day, rows) for rows in read_day(table, part, plan))

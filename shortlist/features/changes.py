@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Final
 
 import polars as pl
@@ -25,19 +26,25 @@ def window_lengths(view: KeyedView) -> list[int]:
     return sorted({total.window_days for total in view.totals} - {0})
 
 
+def tile_windows(view: KeyedView) -> list[timedelta]:
+    """Return the view's windows of tiles."""
+    return sorted({total.window for total in view.totals} - {timedelta()})
+
+
 def day_changes(
-    counted: pl.LazyFrame, view: KeyedView, known_from: pl.Expr, leaving: Mapping[int, int]
+    counted: pl.LazyFrame, view: KeyedView, known_from: pl.Expr, leaving: Mapping[int, int], last: int
 ) -> Iterator[pl.LazyFrame]:
     """Yield what a day's statistics add to the values of its keys, and what leaves them when a window has passed.
 
-    A window moves by whole days: the counts of a day's tiles leave it together, so that the work grows with the number
-    of days and not of tiles.
+    A window of days moves by whole days: the counts of a day's tiles leave it together, so that the work grows with the
+    number of days and not of tiles. A window of tiles moves with every tile.
 
     Args:
         counted: The statistics of the day.
         view: The view.
         known_from: The moment (see `MOMENT`) from which on each row of the statistics counts.
-        leaving: The moment at which the day leaves each window.
+        leaving: The moment at which the day leaves each window of days.
+        last: The moment from which nothing is known any more.
     """
     added = {total.name: pl.col(total.measure) for total in view.totals}
     # NaN stands for "no value" on the way, so that it is not mistaken for "unchanged".
@@ -47,6 +54,10 @@ def day_changes(
     for window, moment in leaving.items():
         leaving_totals = {total.name: -pl.col(total.measure) for total in view.totals if total.window_days == window}
         yield counted.select(*view.keys, *_row(view, pl.lit(moment, dtype=pl.Int64), leaving_totals))
+    for tile_window in tile_windows(view):
+        totals = {total.name: -pl.col(total.measure) for total in view.totals if total.window == tile_window}
+        left_at = known_from + tile_window // timedelta(microseconds=1)
+        yield counted.select(*view.keys, *_row(view, left_at, totals)).filter(pl.col(MOMENT) <= last)
 
 
 def history_changes(counted: pl.LazyFrame, view: KeyedView, history: str) -> pl.LazyFrame:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import polars as pl
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.graph import Graph
@@ -17,6 +17,7 @@ from shortlist.features.moments import NumberMoments
 from shortlist.features.vocabulary import ValueIds
 from shortlist.spec.base import Names
 from shortlist.spec.features import Feature, Features
+from shortlist.spec.text.durations import Duration, parse_duration
 from shortlist.system.query_engine import Engine, resolve_engine
 
 OutputForm = Literal["dense", "id", "ids", "vector"]
@@ -191,9 +192,17 @@ class WindowedFeature(KeyedFeature):
 
     window_days: int | None = Field(default=None, ge=1)
     """Days that count; null for all."""
+    window: Duration | None = None
+    """Time that counts, in place of days: a multiple of `features.tile`, which is below 1d, such as 3h."""
     skip_days: int | None = Field(default=None, ge=1)
     """Newest days that do not count; null for none. A user's newest labels raise or lower all scores of the user on
     the next day, which tells users apart, and says nothing of the order of items."""
+
+    @model_validator(mode="after")
+    def _has_one_window(self) -> Self:
+        if self.window is not None and (self.window_days or self.skip_days):
+            raise ValueError("window is in place of window_days and of skip_days; leave them out, or window")
+        return self
 
     @property
     def group(self) -> Hashable:
@@ -202,6 +211,8 @@ class WindowedFeature(KeyedFeature):
 
     def totals(self, measure: str) -> tuple[Total, ...]:
         """Return what is summed, and then what is subtracted from it where days are skipped."""
+        if self.window is not None:
+            return (Total(measure, window=parse_duration(self.window)),)
         skipped = self.skip_days or 0
         counted = Total(measure, self.window_days + skipped if self.window_days else 0)
         return (counted, Total(measure, skipped)) if skipped else (counted,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from shortlist.contracts import Columns
 from shortlist.features.tiles import TILE
@@ -15,15 +16,20 @@ NEWEST_TIMES = "newest_times"
 
 @dataclass(frozen=True, order=True)
 class Total:
-    """A measure summed over all days before a moment, or over the last few of them."""
+    """A measure summed over all days before a moment, over the last few of them, or over the last tiles."""
 
     measure: str
     window_days: int = 0
     """0: all days."""
+    window: timedelta = timedelta()
+    """Length of the last tiles, in place of days; 0: none."""
 
     @property
     def name(self) -> str:
         """Name of its column in a view."""
+        if self.window:
+            minutes = self.window // timedelta(minutes=1)
+            return f"{self.measure}_{minutes}m" if minutes % 60 else f"{self.measure}_{minutes // 60}h"
         return f"{self.measure}_{self.window_days}d" if self.window_days else self.measure
 
 

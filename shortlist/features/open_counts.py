@@ -128,10 +128,5 @@ def _order_impressions(values: pl.Series, times: Ints, labels: Ints) -> _KeyImpr
     return _KeyImpressions(events, np.concatenate([[0], np.cumsum(labels[order])]))
 
 
-def with_open_events(rows: pl.DataFrame, streaming: StreamingPlan | None, table: DayTable, day: date) -> pl.DataFrame:
-    """Return rows of one day of a valid log with the counts and lists of the open tiles."""
-    return rows if streaming is None else rows.hstack(OpenCounts.of_day(streaming, table, day).columns(rows))
-
-
 def _midnight(day: date, timezone: str) -> int:
     return (start_of(day, timezone) - moment_of(0)) // timedelta(microseconds=1)

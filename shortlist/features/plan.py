@@ -17,13 +17,13 @@ from shortlist.features.feature_interfaces import (
     SlateComparison,
     StandardisedFeature,
 )
-from shortlist.features.feature_kind import FeatureKind, OutputForm, StandardisedNumber, declared_kinds
+from shortlist.features.feature_kind import FeatureKind, OutputForm, StandardisedNumber, WindowedFeature, declared_kinds
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
 from shortlist.features.open_events import StreamingPlan
 from shortlist.features.slates import SlateValue, slate_columns
 from shortlist.features.static_view_plan import MeanView, StaticView, static_views
-from shortlist.features.tiles import WHOLE_DAYS, Tiles
+from shortlist.features.tiles import DAY_LENGTH, WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
 from shortlist.spec.features import FeatureReader, Features, streamed_columns
@@ -69,6 +69,11 @@ class Plan:
     def views(self) -> tuple[PlannedView, ...]:
         """Views to look up, in an order in which every key is available when it is needed."""
         return (*self.static_views, *self.mean_views, *(view for view in self.counted_views if view.looked_up))
+
+    @property
+    def slates_have_moments(self) -> bool:
+        """Whether all rows of a slate are as of its first row: a server answers a request from the same statistics."""
+        return bool(self.slates) and (self.tiles.within_days or self.streaming is not None)
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -205,13 +210,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
     )
     _check_names(planned)
     _check_read_features(planned)
-    if planned.slates and (tiles.within_days or planned.streaming is not None):
-        # Rows of a slate on two sides of a tile's end would see different statistics; in serving all see the same.
-        names = [name for feature in operations if isinstance(feature, SlateComparison) for name in feature.outputs]
-        raise PlanError(
-            f"features of kind slate need statistics by whole days, and {', '.join(names)} is declared together with"
-            " features.tile below 1d, features.streaming or data.outcome_delay; remove one of them"
-        )
+    _check_windows(planned)
     return planned
 
 
@@ -288,6 +287,19 @@ def _required_views(
         yield from feature.views(declared)
     for name in (declared.log_column(limits.column) for limits in vocabularies):
         yield KeyedView(declared.key((name,)), (name,) if declared.is_tags(name) else (), looked_up=False)
+
+
+def _check_windows(planned: Plan) -> None:
+    tiles = planned.tiles
+    for feature in planned.features:
+        if not isinstance(feature, WindowedFeature) or feature.window is None:
+            continue
+        if tiles.length == DAY_LENGTH or parse_duration(feature.window) % tiles.length:
+            length = int(tiles.length.total_seconds())
+            raise PlanError(
+                f"{feature.title}: window {feature.window} is no multiple of features.tile ({length // 60}m), or that"
+                " is not below 1d; declare another window or tile, or window_days"
+            )
 
 
 def _check_read_features(planned: Plan) -> None:

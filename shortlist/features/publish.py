@@ -11,11 +11,11 @@ import polars as pl
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.features.materialised import MaterialisationRecord
-from shortlist.features.open_counts import with_open_events
 from shortlist.features.previous_fit import newest_fit
 from shortlist.features.skew import FeatureSkewReport, check_skew
-from shortlist.features.slates import SLATE, whole_slates
+from shortlist.features.slates import SLATE
 from shortlist.features.store import apply, is_online_view
+from shortlist.features.table_rows import read_day
 from shortlist.features.transform import Transformer
 from shortlist.features.view_index import ViewIndex
 from shortlist.spec.runtime import Runtime
@@ -194,10 +194,10 @@ def _read_piece(transformer: Transformer, log: DayTable, part: DayPart, seed: in
     """Return the rows of one of a day's files, or as many whole slates."""
     file_number = seed % len(part.files)
     if not transformer.plan.slates:
-        rows = pl.read_parquet(log.folder / part.files[file_number], hive_partitioning=False)
-        return with_open_events(rows, transformer.plan.streaming, log, part.day)
+        file_part = part.model_copy(update={"files": (part.files[file_number],)})
+        return next(read_day(log, file_part, transformer.plan))
     piece = pl.DataFrame()
-    for piece_number, rows in enumerate(whole_slates(log, part, transformer.plan.declared.data)):
+    for piece_number, rows in enumerate(read_day(log, part, transformer.plan)):
         piece = rows if rows.height else piece
         if piece_number >= file_number and piece.height:
             break

@@ -167,6 +167,11 @@ def whole_slates(
     assert unfinished is None or not unfinished.height
 
 
+def at_slate_start(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with `SLATE` as of one moment per slate, the time of its first row: a request has one, too."""
+    return rows.with_columns(pl.col(Columns.TIME).min().over(SLATE))
+
+
 def _numbered(rows: pl.DataFrame, data: Data) -> Numbers:
     """Return the number of every row's slate; a row whose key is null is a slate of its own."""
     assert data.slate is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import polars as pl
@@ -10,7 +10,7 @@ import polars as pl
 from shortlist.contracts import Columns, best_column, label_column
 from shortlist.features.open_counts import OpenCounts
 from shortlist.features.plan import Plan
-from shortlist.features.slates import SLATE, whole_slates
+from shortlist.features.slates import SLATE, at_slate_start, whole_slates
 from shortlist.features.transform import Transformer
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.storage.positive_rows import is_further_positive
@@ -39,13 +39,28 @@ def table_rows(looked_up: pl.DataFrame, transformer: Transformer, labels: Labels
 
 def read_parts(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:
     """Yield the rows of a day of the log part by part, with the counts of the open tiles."""
-    streaming = transformer.plan.streaming
-    if streaming is None:
-        yield from _read_rows(table, day, transformer, labels)
-        return
-    counts = OpenCounts.of_day(streaming, table, day.day)
-    for rows in _read_rows(table, day, transformer, labels):
-        yield rows.hstack(counts.columns(rows))
+    yield from _as_features_read(_read_rows(table, day, transformer, labels), transformer.plan, table, day)
+
+
+def read_day(table: DayTable, day: DayPart, planned: Plan) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a day of the log with all columns, about a file at a time, as `Transformer.look_up` reads them.
+
+    Slates that features compare are whole, and have the time of their first row where values change within a day.
+    """
+    if planned.slates:
+        pieces: Iterator[pl.DataFrame] = whole_slates(table, day, planned.declared.data)
+    else:
+        pieces = (pl.read_parquet(table.folder / name, hive_partitioning=False) for name in day.files)
+    yield from _as_features_read(pieces, planned, table, day)
+
+
+def _as_features_read(
+    pieces: Iterable[pl.DataFrame], planned: Plan, table: DayTable, day: DayPart
+) -> Iterator[pl.DataFrame]:
+    counts = None if planned.streaming is None else OpenCounts.of_day(planned.streaming, table, day.day)
+    for rows in pieces:
+        timed_rows = at_slate_start(rows) if planned.slates_have_moments else rows
+        yield timed_rows if counts is None else timed_rows.hstack(counts.columns(timed_rows))
 
 
 def _read_rows(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:

@@ -72,9 +72,8 @@ class Transformer:
     def look_up(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return rows of one day with every view's features, named `<view>:<feature>`.
 
-        They are as of that day's start or, where tiles are shorter or outcomes known later, as of each row's own time.
-        Counts of the open tiles are those that `with_open_events` added; without them, there are none.
-        Slate features need all rows of each slate: `shortlist.features.slates.whole_slates` returns them.
+        They are as of that day's start or, where tiles are shorter or outcomes known later, as of each row's time.
+        `shortlist.features.table_rows.read_day` returns the rows: with the counts of the open tiles, and whole slates.
         """
         for view in self.plan.views:
             keys = self.lookup_keys(view, rows)

@@ -18,6 +18,7 @@ from shortlist.features.changes import (
     day_changes,
     history_changes,
     running_values,
+    tile_windows,
     window_lengths,
 )
 from shortlist.features.keyed import KeyedView
@@ -81,7 +82,8 @@ class ViewWriter:
 
     def ranges(self, view: KeyedView) -> list[pl.Expr]:
         """Return filters that together cover every key once, each of so many that their values fit into memory."""
-        events = 1 + (len(window_lengths(view)) if view.newest is None else view.newest.max_events)
+        windows = len(window_lengths(view)) + len(tile_windows(view))
+        events = 1 + (windows if view.newest is None else view.newest.max_events)
         return key_ranges(self._files(view), view.keys[0], max(1, self.rows // events))
 
     def _files(self, view: KeyedView) -> list[Path]:
@@ -112,7 +114,7 @@ class ViewWriter:
                 continue
             leaving = {window: self._known_from(day + timedelta(days=window)) for window in window_lengths(view)}
             reached = {window: moment for window, moment in leaving.items() if moment <= last}
-            yield from day_changes(counted, view, known_from, reached)
+            yield from day_changes(counted, view, known_from, reached, last)
         for history in view.histories:
             counted = pl.scan_parquet(history_file(self.statistics, view.name, history)).filter(key_range)
             yield history_changes(counted, view, history)

@@ -55,7 +55,7 @@ class CountFeature(WindowedFeature):
         return f"count_{self.of}" if self.of else Columns.ROWS
 
     def _check_key_of_history(self, history: str, declared: DeclaredColumns) -> None:
-        for key in ("window_days", "skip_days"):
+        for key in ("window_days", "skip_days", "window"):
             if getattr(self, key) is not None:
                 raise PlanError(
                     f"features: count '{self.name}': a history ('{history}') has no days, so {key} has no meaning;"

@@ -14,9 +14,9 @@ import polars as pl
 from shortlist.contracts import Columns, DataError, Files, score_column
 from shortlist.evaluation.metrics.measure import scores_file
 from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
-from shortlist.features.open_counts import with_open_events
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.slates import SLATE, whole_slates
+from shortlist.features.slates import SLATE
+from shortlist.features.table_rows import read_day
 from shortlist.features.transform import Transformer
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
@@ -218,13 +218,9 @@ class ServedRows:
         return rows_by_day
 
     def _frames(self, days: set[date]) -> Iterator[tuple[date, pl.DataFrame]]:
-        if not self._plan.slates:
-            for day, rows in self._table.frames(days):
-                yield day, with_open_events(rows, self._plan.streaming, self._table, day)
-            return
         for part in self._table.days:
             if part.day in days:
-                yield from ((part.day, rows) for rows in whole_slates(self._table, part, self._plan.declared.data))
+                yield from ((part.day, rows) for rows in read_day(self._table, part, self._plan))
 
     def _split_by_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
         """Return the rows of a day, split into rows that see the same tiles."""

@@ -8,9 +8,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, DataError
-from shortlist.features.columns import PlanError
 from shortlist.features.fit import fit
-from shortlist.features.plan import plan
 from shortlist.features.table import build_table
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -114,13 +112,21 @@ def test_no_row_counts_itself_or_rows_of_the_same_moment(world: Any) -> None:
     assert numbers(world, rows, sections(world, streaming={"delay": "0s"}))["shown"][:5] == [0] * 5
 
 
-def test_slates_are_refused_because_their_rows_would_see_different_counts(world: Any) -> None:
-    data, features = sections(world, "1d", "0s")
-    data = Data.model_validate(data.model_dump(mode="json") | {"slate": {"gap_seconds": 60}})
-    slate = {"kind": "slate", "column": "price", "gives": ["rank"]}
-    features = Features.model_validate({"columns": [*COLUMNS, slate], "streaming": True})
-    with pytest.raises(PlanError, match=r"price_slate_rank is declared together with .* features\.streaming"):
-        plan(data, features)
+def test_rows_of_a_slate_count_what_was_known_at_its_first_row(world: Any) -> None:
+    data, features = sections(world)
+    data = Data.model_validate(data.model_dump(mode="json") | {"slate": {"gap_seconds": 600}})
+    slate = {"kind": "slate", "feature": "page_shown", "gives": ["rank"]}
+    features = Features.model_validate(features.model_dump(mode="json") | {"columns": [*COLUMNS, slate]})
+    rows = [
+        world.row(hour=9.0, page="home"),
+        world.row(hour=9.2, page="home"),
+        world.row(hour=9.25, page="news"),  # of the request at 9.2, as is the next row
+        world.row(hour=9.3, page="home"),
+        *(world.row(day=day) for day in (1, 2)),
+    ]
+    counts = numbers(world, rows, (data, features))
+    assert counts["shown"][:4] == [0, 1, 1, 1]
+    assert counts["page_shown"][:4] == [0, 1, 0, 1]
 
 
 def test_a_changed_log_changes_no_earlier_row(world: Any) -> None:

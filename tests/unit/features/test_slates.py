@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -189,12 +190,42 @@ def test_features_that_a_server_cannot_compare_are_refused(compared: str, reason
         plan(parsed_spec.data, parsed_spec.features)
 
 
-def test_slates_are_refused_with_tiles_shorter_than_a_day() -> None:
-    raw = yaml.safe_load(spec({"column": "duration"}, {"gap_seconds": 9}))
-    raw["features"]["tile"] = "1h"
+def test_a_slate_compares_no_feature_that_itself_follows_from_the_slate() -> None:
+    raw = yaml.safe_load(spec({"feature": "item_rate"}, {"gap_seconds": 9}))
+    own = {"kind": "expression", "name": "own", "value": "features.item_rate_slate_rank / 2"}
+    raw["features"]["columns"] += [own, {"kind": "slate", "feature": "own"}]
     parsed_spec = parse_spec(yaml.safe_dump(raw))
-    with pytest.raises(PlanError, match=r"kind slate need statistics by whole days, and .*duration.* below 1d"):
+    with pytest.raises(PlanError, match="cannot compare 'own': it is itself computed within a request"):
         plan(parsed_spec.data, parsed_spec.features)
+
+
+def test_rows_of_a_slate_see_the_tiles_that_its_first_row_saw(world: Any) -> None:
+    declared = Data.model_validate({**world.data.model_dump(), "slate": {"column": "page"}})
+    features = Features.model_validate({
+        "columns": [
+            {"kind": "count", "key": "item_id", "name": "seen"},
+            {"kind": "time_since", "key": "item_id", "name": "away", "cap_hours": 10},
+            {"kind": "slate", "feature": "away", "gives": ["rank"]},
+        ],
+        "tile": "1h",
+    })  # fmt: skip
+    rows = [
+        world.row(hour=8.0, item_id=20),
+        world.row(hour=9.5, item_id=10),
+        world.row(hour=9.9, page="late", item_id=10),  # the tile of 9.5 ends between the rows of this slate
+        world.row(hour=10.1, page="late", item_id=10),
+        world.row(hour=10.1, page="late", item_id=20),
+        world.row(hour=10.1, item_id=10),
+        *(world.row(day) for day in (1, 2)),
+    ]
+    log, fitted, table = world.log(rows), world.folder / "fitted", world.folder / "table"
+    fit(declared, features, None, Runtime(engine="cpu"), log, fitted)
+    built = build_table(declared, features, None, Runtime(engine="cpu"), log, fitted, table)
+    rows_of_day = built.scan({rows[0]["day"]}).sort(Columns.IMPRESSION).collect()
+    assert [round(math.expm1(seen)) for seen in rows_of_day["seen"]] == [0, 0, 0, 0, 1, 2]
+    away = [round(math.expm1(hours), 3) for hours in rows_of_day["away"]]
+    assert away == [10, 10, 10, 10, 1.9, 0.2]
+    assert rows_of_day["away_slate_rank"].to_list()[2:5] == [1, 1, 3]
 
 
 def test_a_feature_table_keeps_slates_whole_and_numbered(world: Any) -> None:

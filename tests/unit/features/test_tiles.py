@@ -15,7 +15,9 @@ from pydantic import ValidationError
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.reading.clock import row_times
+from shortlist.features.columns import PlanError
 from shortlist.features.fit import fit
+from shortlist.features.plan import plan
 from shortlist.features.publish import publish
 from shortlist.features.store import connect
 from shortlist.features.table import build_table
@@ -38,6 +40,8 @@ COLUMNS = [
     {"kind": "target", "key": ["words"], "name": "word_rate"},
     {"kind": "vocabulary", "each": ["user_id", "page"], "min_rows": 2},
 ]
+WINDOW = timedelta(hours=12)
+WINDOWED = {"kind": "target", "key": ["user_id"], "window": "12h", "name": "rate_12h"}
 ZONE = "America/New_York"
 """Its clocks go forward on 8 March 2026, day 6 of the world."""
 
@@ -45,7 +49,8 @@ ZONE = "America/New_York"
 def declared(world: Any, tile: str, delay: str = "0s", zone: str = "UTC") -> tuple[Data, Features]:
     data = world.data.model_dump(mode="json") | {"outcome_delay": delay}
     data["clock"]["timezone"] = zone
-    return Data.model_validate(data), Features.model_validate({"columns": COLUMNS, "tile": tile})
+    columns = [*COLUMNS, *([WINDOWED] if tile != "1d" else [])]
+    return Data.model_validate(data), Features.model_validate({"columns": columns, "tile": tile})
 
 
 def fitted_by(sections: tuple[Data, Features], log: Path, out: Path, previous: Path | None = None) -> Path:
@@ -61,7 +66,12 @@ def looked_up(log: Path, fitted: Path) -> list[dict[str, Any]]:
     return pl.concat(frames).sort("impression_id").to_dicts()
 
 
-def counted(row: dict[str, Any], rows: Sequence[dict[str, Any]], sections: tuple[Data, Features]) -> list[Any]:
+def counted(
+    row: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    sections: tuple[Data, Features],
+    window: timedelta = timedelta(days=1_000),
+) -> list[Any]:
     """Return the rows of the same user that a row may see, in order of time, by a scan of all rows."""
     data, features = sections
     tile, delay, zone = parse_duration(features.tile), parse_duration(data.outcome_delay or "0s"), data.clock.timezone
@@ -71,7 +81,11 @@ def counted(row: dict[str, Any], rows: Sequence[dict[str, Any]], sections: tuple
         return min(start + ((other_row["event_time"] - start) // tile + 1) * tile, next_midnight) + delay
 
     of_user = [other_row for other_row in rows if row["user_id"] is not None and other_row["user_id"] == row["user_id"]]
-    visible_rows = [other_row for other_row in of_user if known_moment_of(other_row) <= row["event_time"]]
+    visible_rows = [
+        other_row
+        for other_row in of_user
+        if known_moment_of(other_row) <= row["event_time"] < known_moment_of(other_row) + window
+    ]
     return sorted(visible_rows, key=lambda other_row: (other_row["event_time"], other_row["impression_id"]))
 
 
@@ -114,6 +128,10 @@ def test_a_row_sees_complete_tiles_with_known_outcomes(world: Any, days: Sequenc
         assert (view_values["by_user_id:rows"] or 0) == len(visible_rows)
         assert (view_values["by_user_id:rows_1d"] or 0) == len(recent)
         assert (view_values["by_user_id:sum_label_1d"] or 0) == sum(other_row["label"] for other_row in recent)
+        if tile != "1d":
+            in_window = counted(row, rows, sections, WINDOW)
+            assert (view_values["by_user_id:rows_12h"] or 0) == len(in_window)
+            assert (view_values["by_user_id:sum_label_12h"] or 0) == sum(other_row["label"] for other_row in in_window)
         assert view_values["by_user_id:last_seconds"] == (visible_rows[-1]["seconds"] if visible_rows else None)
         last = view_values["by_user_id:last_time"]
         assert (last and datetime.fromtimestamp(last / 1e6, UTC)) == (
@@ -200,6 +218,23 @@ def test_a_table_that_sees_an_hour_too_early_differs_from_feast(world: Any) -> N
     publish("leaky", world.folder / "store", RUNTIME, 20, log, fitted, table, world.folder / "skew")
     report = read_json(world.folder / "skew" / Files.SKEW)
     assert (report["historical_mismatches"], report["columns"]["n"]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("tile", "windowed", "message"),
+    [
+        ("1h", {"window": "90m"}, r"window 90m is no multiple of features\.tile \(60m\)"),
+        ("1d", {"window": "12h"}, r"or that is not below 1d"),
+        ("1h", {"window": "3h", "window_days": 1}, "window is in place of window_days"),
+        ("1h", {"window": "3h", "skip_days": 1}, "window is in place of window_days and of skip_days"),
+    ],
+)
+def test_a_window_of_tiles_that_cannot_be_counted_is_refused(
+    world: Any, tile: str, windowed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValidationError, PlanError), match=message):
+        columns = [{**COLUMNS[0], **windowed}]
+        plan(world.data, Features.model_validate({"columns": columns, "tile": tile}))
 
 
 @pytest.mark.parametrize("tile", ["7h", "5m", "2d", "0s"])

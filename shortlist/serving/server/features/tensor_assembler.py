@@ -51,6 +51,7 @@ class TensorAssembler:
         self._slates = tuple(
             value for value in plan.slates if any(place in signature.numbers for place, _ in value.statistics)
         )
+        self._slates_have_moments = plan.slates_have_moments
         self.requirements = FeatureRequirements.from_plan(plan, _with_slate_inputs(signature, self._slates))
         data = plan.declared.data
         self.user = (
@@ -101,6 +102,8 @@ class TensorAssembler:
         Raises:
             BadRequestError: The rows exceed `max_tags`.
         """
+        if self._slates_have_moments and slates is None:
+            columns = {**columns, Columns.TIME: cast(Codes, columns[Columns.TIME]).min(keepdims=True)}
         empty: dict[str, Column] = dict.fromkeys(self.requirements.counted_places, _ZERO)
         empty |= dict.fromkeys(self.open_lists, _EMPTY_LIST)
         row_features = _RowFeatures({**empty, **columns}, self._zone)
