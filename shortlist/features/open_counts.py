@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.open_events import StreamingPlan
+from shortlist.features.open_events import CountedKey, StreamingPlan, joined_keys, key_name
 from shortlist.features.open_lists import OpenLists
 from shortlist.features.ordered_events import Ints, OrderedEvents
 from shortlist.features.tiles import moment_of, start_of
@@ -21,20 +21,28 @@ _LONGEST_MS: Final = 1e12
 """Largest delay, in milliseconds; it is infinite where nothing was read yet."""
 
 
-def open_rows_column(key: str) -> str:
+def open_rows_column(key: CountedKey) -> str:
     """Return the name of the column of looked-up rows with the impressions of a key in the open tiles."""
-    return f"open_{key}:{Columns.ROWS}"
+    return f"open_{key_name(key)}:{Columns.ROWS}"
 
 
-def open_positives_column(key: str) -> str:
+def open_positives_column(key: CountedKey) -> str:
     """Return the name of the column of looked-up rows with the positive impressions of a key in the open tiles."""
-    return f"open_{key}:positives"
+    return f"open_{key_name(key)}:positives"
+
+
+def open_settled_column(key: CountedKey) -> str:
+    """Return the name of the column with the impressions of a key in the open tiles whose outcomes are known."""
+    return f"open_{key_name(key)}:settled"
 
 
 def open_count_columns(streaming: StreamingPlan | None) -> tuple[str, ...]:
     """Return the names of all counts of the open tiles."""
     keys = () if streaming is None else streaming.keys
-    return tuple(column for key in keys for column in (open_rows_column(key), open_positives_column(key)))
+    return tuple(name_column(key) for key in keys for name_column in _COLUMN_NAMES)
+
+
+_COLUMN_NAMES: Final = (open_rows_column, open_positives_column, open_settled_column)
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,9 @@ class OpenCounts:
         self._streaming = streaming
         times = cast(Ints, log[Columns.TIME].dt.epoch("us").to_numpy())
         labels = (log[Columns.LABEL].cast(pl.Int64) > 0).cast(pl.Int64).to_numpy()
-        self._impressions_by_key = {key: _order_impressions(log[key], times, labels) for key in streaming.keys}
+        self._impressions_by_key = {
+            key: _order_impressions(joined_keys(log, key), times, labels) for key in streaming.keys
+        }
         self._lists = OpenLists(streaming.lists, log)
 
     @classmethod
@@ -88,15 +98,16 @@ class OpenCounts:
         settled_until = np.maximum(times - delays - streaming.outcome_delay_us, open_since)
         counts_by_column: dict[str, Ints] = {}
         for key, impressions in self._impressions_by_key.items():
-            numbers = impressions.events.numbers(rows[key])
-            first, last, last_positive = (
+            numbers = impressions.events.numbers(joined_keys(rows, key))
+            first, last, last_settled = (
                 impressions.events.count_preceding(numbers, moment)
                 for moment in (open_since, visible_until, settled_until)
             )
             counts_by_column[open_rows_column(key)] = last - first
             counts_by_column[open_positives_column(key)] = (
-                impressions.positives[last_positive] - impressions.positives[first]
+                impressions.positives[last_settled] - impressions.positives[first]
             )
+            counts_by_column[open_settled_column(key)] = last_settled - first
         return pl.DataFrame(
             [*pl.DataFrame(counts_by_column), *self._lists.columns(rows, open_since, visible_until, settled_until)]
         )

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain
 from typing import Final
+
+import polars as pl
 
 from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES
 from shortlist.features.tiles import Tiles
 
 Key = int | str
 """Value of a key column; also a float, for a column that is kept as a number only."""
+CountedKey = tuple[str, ...]
+"""Columns of the log by whose values together impressions are counted."""
+_SEPARATOR: Final = "\x1f"
+"""Between the values of several columns: a character of ASCII that texts do not use."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -42,8 +49,8 @@ class OpenList:
 class StreamingPlan:
     """The keys and lists that are kept of the open tiles, and the delays after which events count."""
 
-    keys: tuple[str, ...]
-    """Columns of the log by whose values impressions are counted."""
+    keys: tuple[CountedKey, ...]
+    """The keys by which impressions are counted."""
     tiles: Tiles
     delay: timedelta
     """Time after an impression from which it counts, on every server."""
@@ -65,7 +72,7 @@ class StreamingPlan:
         list_columns = (
             name for open_list in self.lists for name in (open_list.key, open_list.column, *open_list.numbers)
         )
-        return tuple(dict.fromkeys((*self.keys, *list_columns)))
+        return tuple(dict.fromkeys((*chain.from_iterable(self.keys), *list_columns)))
 
     @property
     def delay_us(self) -> int:
@@ -127,6 +134,10 @@ class OpenRequest:
         times, rows = self.impressions.times, range(self.impressions.rows)
         return rows if len(times) == 1 else [row for row in rows if times[row] == time]
 
+    def key_values(self, key: CountedKey, rows: Sequence[int]) -> Sequence[Key | None]:
+        """Return the value of a counted key in some rows; nothing where a column is missing."""
+        return join_key_values([self.values_of(column, rows) for column in key])
+
     def values_of(self, key: str, rows: Sequence[int]) -> Sequence[Key | None]:
         """Return the value of a key column in some rows; nothing where the column is missing."""
         values = self.impressions.keys.get(key, ())
@@ -137,3 +148,40 @@ class OpenRequest:
     def is_positive(self, row: int) -> bool:
         """Whether the outcome of a row that counts is a positive one."""
         return row in self.labels and self.labels[row][1] > 0
+
+
+def key_name(key: CountedKey) -> str:
+    """Return the name of a counted key."""
+    return "__".join(key)
+
+
+def join_key_values(columns: Sequence[Sequence[Key | None]]) -> Sequence[Key | None]:
+    """Return the values of a counted key, given those of its columns: of one column as they are, else as one text.
+
+    >>> join_key_values([[1, None], ["drama", "drama"]])[1] is None
+    True
+    """
+    if len(columns) == 1:
+        return columns[0]
+    return [
+        None if None in values else _SEPARATOR.join(map(_as_text, values))
+        for values in zip(*_as_long(columns), strict=True)
+    ]
+
+
+def _as_text(value: Key | None) -> str:
+    return str(int(value) if isinstance(value, float) else value)
+
+
+def joined_keys(rows: pl.DataFrame, key: CountedKey) -> pl.Series:
+    """Return the values of a counted key of rows, as `join_key_values` does."""
+    if len(key) == 1:
+        return rows[key[0]]
+    joined = pl.concat_str([pl.col(name).cast(pl.String) for name in key], separator=_SEPARATOR)
+    return rows.select(joined).to_series()
+
+
+def _as_long(columns: Sequence[Sequence[Key | None]]) -> list[Sequence[Key | None]]:
+    """Return columns that are each of one row, of all rows, or missing, as columns of all rows."""
+    length = 0 if not all(columns) else max(map(len, columns))
+    return [list(column) * length if len(column) == 1 else column[:length] for column in columns]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from heapq import heappop, heappush
 from itertools import chain
@@ -15,7 +15,15 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.open_events import AnsweredRequest, Key, OpenRequest, RowOutcome, StreamingPlan
+from shortlist.features.open_events import (
+    AnsweredRequest,
+    CountedKey,
+    Key,
+    OpenRequest,
+    RowOutcome,
+    StreamingPlan,
+    key_name,
+)
 from shortlist.features.open_sessions import OpenSessions, Sessions
 from shortlist.features.ordered_events import Ints
 from shortlist.features.tiles import TILE
@@ -42,24 +50,27 @@ _ROW_BYTES: Final = 100
 
 @dataclass
 class TileCounts:
-    """Counts of one tile, by key column and value."""
+    """Counts of one tile, by name and value of a key."""
 
     rows: dict[str, dict[Key, int]]
     positives: dict[str, dict[Key, int]]
+    settled: dict[str, dict[Key, int]]
+    """Rows whose outcomes are known."""
 
     @property
     def bytes(self) -> int:
         """Approximate memory of the counts."""
-        values = chain.from_iterable((*self.rows.values(), *self.positives.values()))
+        values = chain.from_iterable((*self.rows.values(), *self.positives.values(), *self.settled.values()))
         return sum(_COUNT_BYTES + getsizeof(value) for value in values)
 
     def copy(self) -> TileCounts:
         """Return counts that do not change with these."""
-        rows, positives = (
-            {key: dict(counts) for key, counts in counts_by_key.items()}
-            for counts_by_key in (self.rows, self.positives)
+        return TileCounts(
+            *(
+                {key: dict(counts) for key, counts in counts_by_key.items()}
+                for counts_by_key in (self.rows, self.positives, self.settled)
+            )
         )
-        return TileCounts(rows, positives)
 
 
 @dataclass(frozen=True)
@@ -254,17 +265,19 @@ class OpenTiles:
             self._forget_oldest()
         return closed
 
-    def counts(self, key: str, values: Sequence[Key | None]) -> tuple[Ints, Ints]:
-        """Return the impressions and the positive ones of each value of a key column, as of the last `advance`.
+    def counts(self, key: CountedKey, values: Sequence[Key | None]) -> tuple[Ints, Ints, Ints]:
+        """Return the impressions of each value of a key, the positive and the settled ones, as of the last `advance`.
 
         Returns:
-            Two arrays of shape (values,); 0 for unknown values and for null.
+            Three arrays of shape (values,); 0 for unknown values and for null.
         """
-        rows, positives = np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
+        rows, positives, settled = (np.zeros(len(values), np.int64) for _ in range(3))
+        name = key_name(key)
         for tile in self._tiles.values():
-            rows += _counts_of_values(tile.rows[key], values)
-            positives += _counts_of_values(tile.positives[key], values)
-        return rows, positives
+            rows += _counts_of_values(tile.rows[name], values)
+            positives += _counts_of_values(tile.positives[name], values)
+            settled += _counts_of_values(tile.settled[name], values)
+        return rows, positives, settled
 
     @property
     def problem(self) -> str | None:
@@ -308,8 +321,8 @@ class OpenTiles:
             self._tile_bounds = self._streaming.tiles.tile_bounds(time)
         start = self._tile_bounds[0]
         if start not in self._tiles:
-            keys = self._streaming.keys
-            self._tiles[start] = TileCounts({key: {} for key in keys}, {key: {} for key in keys})
+            names = [key_name(key) for key in self._streaming.keys]
+            self._tiles[start] = TileCounts(*({name: {} for name in names} for _ in fields(TileCounts)))
         return self._tiles[start]
 
     def _add(
@@ -318,8 +331,9 @@ class OpenTiles:
         """Change the counts of the values of some rows; new values are counted as long as there is room."""
         start, max_bytes = self._tile_bounds[0], self._streaming.max_count_bytes
         added, left_out = 0, 0
-        for key, counts in counted.items():
-            for value in request.values_of(key, rows):
+        for key in self._streaming.keys:
+            counts = counted[key_name(key)]
+            for value in request.key_values(key, rows):
                 if value is None:
                     continue
                 if value not in counts:
@@ -347,7 +361,9 @@ class OpenTiles:
             self.sessions.add(self._tile_bounds[0], request, rows, positives=False)
         for time, request in _pop_rows_until(self._to_settle, count_labels_before):
             request.settled.add(time)
-            positive = [row for row in request.rows_at(time) if request.is_positive(row)]
+            rows = request.rows_at(time)
+            self._add(time, self._tile(time).settled, request, rows, 1)
+            positive = [row for row in rows if request.is_positive(row)]
             if positive:
                 self._add(time, self._tile(time).positives, request, positive, 1)
                 self.sessions.add(self._tile_bounds[0], request, positive, positives=True)

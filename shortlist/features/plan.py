@@ -226,10 +226,10 @@ def _streaming(
         for feature in operations
         if isinstance(feature, EventListFeature) and (open_list := feature.open_list(declared)) is not None
     }
-    counted = (name for feature in operations if feature not in lists for name in streamed_columns(feature))
+    counted = (streamed_columns(feature) for feature in operations if feature not in lists)
     longest = data.live_outcome_delay
     return StreamingPlan(
-        keys=tuple(dict.fromkeys(map(declared.log_column, counted))),
+        keys=tuple(dict.fromkeys(tuple(sorted(map(declared.log_column, names))) for names in counted if names)),
         tiles=tiles,
         delay=parse_duration(features.streaming.delay),
         longest_outcome=None if longest is None else parse_duration(longest),

@@ -18,7 +18,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
 from shortlist.system.query_engine import Engine
 
-_NO_ROWS_MEAN: Final = 0.5
+NO_ROWS_MEAN: Final = 0.5
 """The overall mean while nothing at all has been seen."""
 
 
@@ -56,7 +56,7 @@ class TargetFeature(WindowedFeature):
         scale = self._scale(fitted.declared)
         all_rows = self.window_sum(all_rows_view, rows)
         overall = self.window_sum(all_rows_view, total) / scale / all_rows
-        mean = pl.when(all_rows > 0).then(overall).otherwise(_NO_ROWS_MEAN)
+        mean = pl.when(all_rows > 0).then(overall).otherwise(NO_ROWS_MEAN)
         weighted = self.window_sum(view, total) / scale + self.prior * mean
         yield NumberQuery(self.name, weighted / (self.window_sum(view, rows) + self.prior))
 
@@ -75,7 +75,7 @@ class TargetFeature(WindowedFeature):
         rows, sums, all_rows, all_sums = graph.split(window_sums, [len(features)] * 4)
         scale = constant_per_output(feature._scale(fitted.declared) for feature in features)
         mean = add("Div", add("Div", all_sums, scale), all_rows)
-        mean = add("Where", add("Greater", all_rows, np.zeros(1)), mean, np.array([_NO_ROWS_MEAN]))
+        mean = add("Where", add("Greater", all_rows, np.zeros(1)), mean, np.array([NO_ROWS_MEAN]))
         prior = constant_per_output(feature.prior for feature in features)
         weighted = add("Add", add("Div", sums, scale), add("Mul", mean, prior))
         return add("Div", weighted, add("Add", rows, prior))

@@ -25,7 +25,7 @@ from shortlist.storage.append_log.segments import frame, iter_frames
 
 SUFFIX: Final = ".checkpoint"
 _Item = TypeVar("_Item")
-_FORMAT: Final = 5
+_FORMAT: Final = 6
 _ITEMS_PER_RECORD: Final = 1_000
 """Most items of a record: encoding it blocks other threads for about a millisecond."""
 
@@ -144,7 +144,7 @@ def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> Eve
             counters = values
         elif kind == "tile":
             start, name, key, counts = values
-            getattr(tiles.setdefault(start, TileCounts({}, {})), name).setdefault(key, {}).update(counts)
+            getattr(tiles.setdefault(start, TileCounts({}, {}, {})), name).setdefault(key, {}).update(counts)
         elif kind == "sessions":
             start, view, encoded_events = values
             events_by_key = sessions.setdefault(start, {}).setdefault(view, {})

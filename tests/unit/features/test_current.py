@@ -140,3 +140,35 @@ def test_a_changed_log_changes_no_earlier_row(world: Any) -> None:
     beginning = numbers(world, make(3), sections(world), name="beginning")
     assert {name: values[: 3 * 96] for name, values in shorter_counts.items()} == beginning
     assert pl.Series(shorter_counts["shown"]).sum() > 0
+
+
+def test_a_pair_of_columns_is_a_key_and_a_rate_is_of_known_outcomes(world: Any) -> None:
+    data, features = sections(world)
+    pair = {"kind": "current", "key": ["user_id", "page"], "name": "pair_shown"}
+    rate = {"kind": "current", "key": ["page", "user_id"], "counts": "rate", "prior": 2, "name": "pair_rate"}
+    features = Features.model_validate(features.model_dump(mode="json") | {"columns": [*COLUMNS, pair, rate]})
+    rows = [
+        world.row(hour=9.0, label=1, page="home"),
+        world.row(hour=9.1, label=0, page="home"),
+        world.row(hour=9.15, label=1, page="news"),
+        world.row(hour=9.2, label=1, user_id=2, page="home"),
+        world.row(hour=9.3, page="home"),  # the outcomes of 9:00 and 9:06 are known
+        world.row(hour=9.3, page=None),
+        world.row(day=1, hour=9.0, page="home"),  # nothing in the open tile: the mean of the statistics
+        world.row(day=2),
+    ]
+    path = world.log(rows)
+    fit(data, features, None, RUNTIME, path, world.folder / "fitted")
+    table = build_table(data, features, None, RUNTIME, path, world.folder / "fitted", world.folder / "table")
+    rows_of_table = table.scan().sort("impression_id").collect()
+    counts = [round(math.expm1(logarithm)) for logarithm in rows_of_table["pair_shown"]]
+    assert counts[:6] == [0, 1, 0, 0, 2, 0]
+    unknown_mean = 0.5  # no complete tile yet
+    assert rows_of_table["pair_rate"].to_list()[4:7] == pytest.approx(
+        [(1 + 2 * unknown_mean) / (2 + 2), unknown_mean, 3 / 6], rel=1e-6
+    )
+
+
+def test_a_prior_without_a_rate_is_refused() -> None:
+    with pytest.raises(ValueError, match="prior: is of counts: rate, and counts is rows"):
+        Features.model_validate({"columns": [{**COLUMNS[0], "prior": 3}], "streaming": True})

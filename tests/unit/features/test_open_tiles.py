@@ -19,8 +19,15 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.hashing import codes_of
 from shortlist.features.keyed import KeyedView, Total, with_rows
 from shortlist.features.lists import map_values
-from shortlist.features.open_counts import OpenCounts, open_positives_column, open_rows_column
-from shortlist.features.open_events import AnsweredRequest, OpenList, OpenRequest, RowOutcome, StreamingPlan
+from shortlist.features.open_counts import OpenCounts, open_positives_column, open_rows_column, open_settled_column
+from shortlist.features.open_events import (
+    AnsweredRequest,
+    OpenList,
+    OpenRequest,
+    RowOutcome,
+    StreamingPlan,
+    join_key_values,
+)
 from shortlist.features.open_lists import open_list_column
 from shortlist.features.open_sessions import OpenSessions
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
@@ -37,7 +44,7 @@ from shortlist.spec.data import Data
 START = datetime(2026, 3, 28, 20, tzinfo=UTC)  # the clocks of Berlin go forward that night
 SECOND = 1_000_000
 SECONDS = 12 * 3600
-KEYS = ("user_id", "page")
+KEYS = (("user_id",), ("page",), ("page", "user_id"))
 LISTS = (OpenList("pages", "user_id", "page", 3), OpenList("liked", "page", "user_id", 2, positives=True))
 DATA = Data.model_validate(
     {
@@ -134,7 +141,8 @@ class Log:
 
 
 def counts_and_lists(tiles: OpenTiles, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
-    columns: list[list] = [counts.tolist() for key, values in zip(KEYS, (users, pages), strict=True)
+    values_by_key = (users, pages, join_key_values([pages, users]))
+    columns: list[list] = [counts.tolist() for key, values in zip(KEYS, values_by_key, strict=True)
                          for counts in tiles.counts(key, values)]  # fmt: skip
     for open_list, values in zip(LISTS, (users, pages), strict=True):
         event_lists = tiles.sessions.event_lists(open_list, values)
@@ -151,7 +159,9 @@ def trained(counts: OpenCounts, moment: int, users: Sequence[int | None], pages:
     rows = pl.DataFrame({"user_id": users, "page": pages, Columns.TIME: times})
     columns = counts.columns(rows)
     counted: list[list] = [
-        columns[place(key)].to_list() for key in KEYS for place in (open_rows_column, open_positives_column)
+        columns[place(key)].to_list()
+        for key in KEYS
+        for place in (open_rows_column, open_positives_column, open_settled_column)
     ]
     list_columns = [
         columns[open_list_column(open_list, feature)] for open_list in LISTS for feature in open_list.features
@@ -243,7 +253,7 @@ def test_a_closed_tile_equals_the_batch_counts_byte_by_byte(
     for moment in [*sorted(map(at, moments)), at(10 * SECONDS)]:
         closed += tiles.advance(moment)
     with TemporaryDirectory() as folder:
-        for key, dtype in zip(KEYS, (pl.Int64(), pl.String()), strict=True):
+        for (key,), dtype in zip(KEYS[:2], (pl.Int64(), pl.String()), strict=True):
             view = KeyedView((key,), totals=with_rows(Total("sum_label")), by_tile=True)
             batch, streamed = (KeyCount(view, Path(folder), "cpu") for _ in range(2))
             ends = [plan.tiles.tile_bounds(time)[1] for time in log.rows[Columns.TIME].to_physical()]
@@ -265,7 +275,7 @@ def answered_request(request: str, seconds: float, user: int = 1, rows: int = 1)
 
 
 def rows_and_positives(tiles: OpenTiles, user: int = 1) -> tuple[int, int]:
-    rows, positives = tiles.counts("user_id", [user])
+    rows, positives, _ = tiles.counts(("user_id",), [user])
     return int(rows[0]), int(positives[0])
 
 
@@ -406,7 +416,7 @@ def test_memory_is_bounded_and_uncounted_rows_are_reported_until_their_tile_is_c
         tiles.advance(at(number / 100))
         max_count_bytes = max(max_count_bytes, tiles.bytes)
     assert max_count_bytes <= 200_000
-    counted = sum(tiles.counts("user_id", range(1_000))[0])
+    counted = sum(tiles.counts(("user_id",), range(1_000))[0])
     assert 50 < counted < 150
     assert 1_000 - 1 <= counted + tiles.uncounted <= 1_010  # the newest waits; of some one of two values was counted
     assert tiles.problem == (
@@ -426,12 +436,12 @@ def test_beyond_the_memory_only_values_that_have_counts_are_counted() -> None:
         tiles.add_request(answer(number, number))
         tiles.advance(at(number + 1))
     assert tiles.bytes > 12_000 - 1_500
-    counts_before = tiles.counts("user_id", [0])[0][0]
+    counts_before = tiles.counts(("user_id",), [0])[0][0]
     tiles.add_request(AnsweredRequest("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
     tiles._has_room = lambda size: True  # as if it had come before the others
     tiles.add_request(AnsweredRequest("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
     tiles.advance(at(9))
-    assert tiles.counts("user_id", [0])[0][0] == counts_before + 1
+    assert tiles.counts(("user_id",), [0])[0][0] == counts_before + 1
 
 
 def test_a_withdrawn_label_that_was_not_counted_is_not_subtracted() -> None:
@@ -441,7 +451,7 @@ def test_a_withdrawn_label_that_was_not_counted_is_not_subtracted() -> None:
     tiles._streaming = replace(tiles._streaming, max_count_bytes=0)  # full when the label is counted
     tiles.advance(at(700))
     tiles.add_outcome(RowOutcome("1", 0, 0, at(2)))
-    assert tiles.counts("user_id", [1])[1][0] == 0
+    assert tiles.counts(("user_id",), [1])[1][0] == 0
 
 
 def test_the_number_of_outcomes_without_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

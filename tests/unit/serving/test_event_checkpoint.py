@@ -38,7 +38,7 @@ DATA = Data.model_validate(
         "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
     }
 )
-PLAN = StreamingPlan(("user_id",), Tiles(timedelta(days=1), timedelta(minutes=10)), timedelta())
+PLAN = StreamingPlan((("user_id",),), Tiles(timedelta(days=1), timedelta(minutes=10)), timedelta())
 
 
 def event(number: int) -> AnsweredRequest:
@@ -60,7 +60,7 @@ def rows_and_positives(counted: EventCounts, offset: timedelta) -> tuple[list[in
     counted.poll()
     tiles = counted._tiles
     tiles.advance((time.time_ns() + int(offset.total_seconds() * 1e9)) // 1000)
-    rows, positives = tiles.counts("user_id", range(7))
+    rows, positives, _ = tiles.counts(("user_id",), range(7))
     return rows.tolist(), positives.tolist()
 
 
@@ -102,7 +102,7 @@ def test_an_incomplete_checkpoint_is_ignored_and_all_events_are_read(kept_bytes:
 
 
 def test_servers_with_another_plan_do_not_read_the_checkpoint(counted: Path) -> None:
-    other_plan = StreamingPlan(("user_id", "page"), PLAN.tiles, PLAN.delay)
+    other_plan = StreamingPlan((("user_id",), ("page",)), PLAN.tiles, PLAN.delay)
     assert read_checkpoint(checkpoint_path(counted / "events", other_plan), other_plan) is None
 
 
@@ -237,7 +237,7 @@ def test_a_stream_that_cannot_be_read_delays_the_counts_until_it_can(
 def test_rows_that_exceed_the_longest_record_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_counts, "MAX_RECORD_BYTES", 1_000)
     counted = EventCounts(
-        StreamingPlan(("page",), PLAN.tiles, PLAN.delay), DATA, tmp_path / "events", tmp_path / "outcomes"
+        StreamingPlan((("page",),), PLAN.tiles, PLAN.delay), DATA, tmp_path / "events", tmp_path / "outcomes"
     )
     columns = {"event_time": np.array([1])}
 

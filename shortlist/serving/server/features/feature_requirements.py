@@ -83,7 +83,8 @@ class FeatureRequirements:
         steps = []
         counted_places = tuple(place for place in open_count_columns(plan.streaming) if place in roles_by_place)
         for key in plan.streaming.keys if plan.streaming is not None and counted_places else ():
-            roles_by_place.setdefault(key, set()).add("code")
+            for name in key:
+                roles_by_place.setdefault(name, set()).add("code")
         for view in reversed(plan.views):
             place_by_feature = {name: f"{view.name}:{name}" for name in view.features}
             if roles_by_place.keys() & set(place_by_feature.values()):

@@ -17,8 +17,16 @@ import polars as pl
 from polars.exceptions import PanicException
 
 from shortlist.contracts import Columns
-from shortlist.features.open_counts import open_positives_column, open_rows_column
-from shortlist.features.open_events import AnsweredRequest, Key, OpenList, RowOutcome, StreamingPlan
+from shortlist.features.open_counts import open_positives_column, open_rows_column, open_settled_column
+from shortlist.features.open_events import (
+    AnsweredRequest,
+    Key,
+    OpenList,
+    RowOutcome,
+    StreamingPlan,
+    join_key_values,
+    key_name,
+)
 from shortlist.features.open_lists import open_list_column
 from shortlist.features.open_sessions import EventLists
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
@@ -191,9 +199,10 @@ class EventCounts:
         with self._count_lock:
             closed = self._tiles.advance(now)
             for key in self._streaming.keys:
-                rows, positives = self._tiles.counts(key, self._values(inputs, key))
-                columns[open_rows_column(key)] = rows.astype(np.float64)
-                columns[open_positives_column(key)] = positives.astype(np.float64)
+                values = join_key_values([self._values(inputs, column) for column in key])
+                names = (open_rows_column(key), open_positives_column(key), open_settled_column(key))
+                counts = self._tiles.counts(key, values)
+                columns |= {name: count.astype(np.float64) for name, count in zip(names, counts, strict=True)}
             for live_list in self._streaming.lists:
                 columns |= _lists(
                     live_list, self._tiles.sessions.event_lists(live_list, self._values(inputs, live_list.key))
@@ -295,10 +304,10 @@ class EventCounts:
         return list(sent)
 
     def _log_closed_tile(self, tile: ClosedTile) -> None:
-        for key in self._streaming.keys[:1]:
-            rows, positives = (sum(counts[key].values()) for counts in (tile.counts.rows, tile.counts.positives))
+        for name in map(key_name, self._streaming.keys[:1]):
+            rows, positives = (sum(counts[name].values()) for counts in (tile.counts.rows, tile.counts.positives))
             end = moment_of(tile.end).isoformat()
-            _log.info("the tile until %s is closed: %d impressions, %d positive, by %s", end, rows, positives, key)
+            _log.info("the tile until %s is closed: %d impressions, %d positive, by %s", end, rows, positives, name)
 
 
 def _lists(live_list: OpenList, events: EventLists) -> dict[str, Column]:

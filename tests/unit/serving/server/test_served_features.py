@@ -330,7 +330,7 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
 
 def test_live_counts_and_lists_are_not_compared(shop: Any) -> None:
     opened = OpenList("newest_3", "user_id", "item_id", 3)
-    streaming = StreamingPlan(("user_id",), Tiles(), timedelta(seconds=1), lists=(opened,))
+    streaming = StreamingPlan((("user_id",),), Tiles(), timedelta(seconds=1), lists=(opened,))
     plan = replace(shop.plan, streaming=streaming, joined_lists=(JoinedList("newest_3", "item_id", 3, opened),))
     places = ("live_newest_3:newest_values", "newest_3:newest_times")
     signature = Signature(

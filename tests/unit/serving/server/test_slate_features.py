@@ -46,6 +46,8 @@ FEATURES = [
 ]
 OPEN_FEATURES = [
     {"kind": "current", "key": "item_id", "name": "item_now"},
+    {"kind": "current", "key": ["item_id", "page"], "counts": "rate", "name": "item_page_rate_now"},
+    {"kind": "slate", "feature": "item_page_rate_now"},
     {"kind": "slate", "feature": "item_now"},
     {"kind": "target", "key": "item_id", "name": "item_rate_3h", "window": "3h"},
     {"kind": "slate", "feature": "item_rate_3h"},
