@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from heapq import heappop, heappush
 from itertools import chain
@@ -322,7 +322,8 @@ class OpenTiles:
         start = self._tile_bounds[0]
         if start not in self._tiles:
             names = [key_name(key) for key in self._streaming.keys]
-            self._tiles[start] = TileCounts(*({name: {} for name in names} for _ in fields(TileCounts)))
+            empty: list[dict[str, dict[Key, int]]] = [{name: {} for name in names} for _ in range(3)]
+            self._tiles[start] = TileCounts(*empty)
         return self._tiles[start]
 
     def _add(

@@ -199,8 +199,8 @@ class ExpressionFeature(FeatureKind, DerivingFeature, FeatureReader):
             case GroupStatistic():
                 return _statistic_query(node, declared)
             case TextValue():
-                value = pl.col(self._text_column(node, declared))
-                return value == 1.0 if node.is_condition else value
+                derived = pl.col(self._text_column(node, declared))
+                return derived == 1.0 if node.is_condition else derived
             case Call(operation, operands):
                 if is_of_either_type(node) and _are_texts(node, declared):
                     values = [pl.col(declared.row_column(name)) for name in _names(node)]
