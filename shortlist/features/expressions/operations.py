@@ -58,8 +58,8 @@ def condition_nodes(graph: Graph, is_true: str) -> str:
 def _arithmetic(operator: str, query: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Operation:
     return Operation(
         ("number", "number"),
-        lambda left, right: finite(query(left, right)),
-        lambda graph, left, right: finite_nodes(graph, graph.add(operator, left, right)),
+        lambda first, second: finite(query(first, second)),
+        lambda graph, first, second: finite_nodes(graph, graph.add(operator, first, second)),
     )
 
 
@@ -72,9 +72,9 @@ def _function(operator: str, query: Callable[[pl.Expr], pl.Expr]) -> Operation:
 
 
 def _comparison(operator: str, query: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Operation:
-    def nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
-        is_null = graph.is_missing(graph.add("Add", left, right))
-        return graph.add("Where", is_null, scalar(math.nan), condition_nodes(graph, graph.add(operator, left, right)))
+    def nodes(graph: Graph, first: Tensor, second: Tensor) -> str:
+        is_null = graph.is_missing(graph.add("Add", first, second))
+        return graph.add("Where", is_null, scalar(math.nan), condition_nodes(graph, graph.add(operator, first, second)))
 
     return Operation(("number", "number"), query, nodes)
 
@@ -83,22 +83,22 @@ def _not_nodes(graph: Graph, condition: Tensor) -> str:
     return graph.add("Sub", scalar(1), condition)
 
 
-def _and_nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
-    is_false = graph.add("Or", *(graph.add("Equal", condition, scalar(0)) for condition in (left, right)))
-    return graph.add("Where", is_false, scalar(0), graph.add("Mul", left, right))
+def _and_nodes(graph: Graph, first: Tensor, second: Tensor) -> str:
+    is_false = graph.add("Or", *(graph.add("Equal", condition, scalar(0)) for condition in (first, second)))
+    return graph.add("Where", is_false, scalar(0), graph.add("Mul", first, second))
 
 
-def _or_nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
-    return _not_nodes(graph, _and_nodes(graph, _not_nodes(graph, left), _not_nodes(graph, right)))
+def _or_nodes(graph: Graph, first: Tensor, second: Tensor) -> str:
+    return _not_nodes(graph, _and_nodes(graph, _not_nodes(graph, first), _not_nodes(graph, second)))
 
 
 def _if_nodes(graph: Graph, condition: Tensor, value: Tensor, other_value: Tensor) -> str:
     return graph.add("Where", graph.add("Equal", condition, scalar(1)), value, other_value)
 
 
-def _modulus_nodes(graph: Graph, left: Tensor, right: Tensor) -> str:
-    whole = graph.add("Mul", graph.add("Floor", graph.add("Div", left, right)), right)
-    return finite_nodes(graph, graph.add("Sub", left, whole))
+def _modulus_nodes(graph: Graph, first: Tensor, second: Tensor) -> str:
+    whole = graph.add("Mul", graph.add("Floor", graph.add("Div", first, second)), second)
+    return finite_nodes(graph, graph.add("Sub", first, whole))
 
 
 def _logarithm_nodes(graph: Graph, value: Tensor, base: Tensor) -> str:
@@ -116,31 +116,31 @@ def _coalesce_nodes(graph: Graph, value: Tensor, other_value: Tensor) -> str:
     return graph.add("Where", graph.add("IsNaN", value), other_value, value)
 
 
-def _larger_nodes(graph: Graph, comparison: str, left: Tensor, right: Tensor) -> str:
-    is_right = graph.add("Or", graph.add("IsNaN", left), graph.add(comparison, right, left))
-    return graph.add("Where", is_right, right, left)
+def _larger_nodes(graph: Graph, comparison: str, first: Tensor, second: Tensor) -> str:
+    is_second = graph.add("Or", graph.add("IsNaN", first), graph.add(comparison, second, first))
+    return graph.add("Where", is_second, second, first)
 
 
-def _larger(left: pl.Expr, right: pl.Expr, is_right: pl.Expr) -> pl.Expr:
-    return pl.when(left.is_null() | is_right).then(right).otherwise(left)
+def _larger(first: pl.Expr, second: pl.Expr, is_second: pl.Expr) -> pl.Expr:
+    return pl.when(first.is_null() | is_second).then(second).otherwise(first)
 
 
 _TWO: Final = ("number", "number")
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
-    "Plus": _arithmetic("Add", lambda left, right: left + right),
-    "Minus": _arithmetic("Sub", lambda left, right: left - right),
-    "Multiply": _arithmetic("Mul", lambda left, right: left * right),
-    "RustDivide": _arithmetic("Div", lambda left, right: left / right),
-    "Modulus": Operation(_TWO, lambda left, right: finite(left - (left / right).floor() * right), _modulus_nodes),
+    "Plus": _arithmetic("Add", lambda first, second: first + second),
+    "Minus": _arithmetic("Sub", lambda first, second: first - second),
+    "Multiply": _arithmetic("Mul", lambda first, second: first * second),
+    "RustDivide": _arithmetic("Div", lambda first, second: first / second),
+    "Modulus": Operation(_TWO, lambda first, second: finite(first - (first / second).floor() * second), _modulus_nodes),
     "Pow.Generic": _arithmetic("Pow", lambda base, exponent: base**exponent),
-    "Eq": _comparison("Equal", lambda left, right: left == right),
-    "Gt": _comparison("Greater", lambda left, right: left > right),
-    "GtEq": _comparison("GreaterOrEqual", lambda left, right: left >= right),
-    "Lt": _comparison("Less", lambda left, right: left < right),
-    "LtEq": _comparison("LessOrEqual", lambda left, right: left <= right),
-    "And": Operation(("condition", "condition"), lambda left, right: left & right, _and_nodes),
-    "Or": Operation(("condition", "condition"), lambda left, right: left | right, _or_nodes),
+    "Eq": _comparison("Equal", lambda first, second: first == second),
+    "Gt": _comparison("Greater", lambda first, second: first > second),
+    "GtEq": _comparison("GreaterOrEqual", lambda first, second: first >= second),
+    "Lt": _comparison("Less", lambda first, second: first < second),
+    "LtEq": _comparison("LessOrEqual", lambda first, second: first <= second),
+    "And": Operation(("condition", "condition"), lambda first, second: first & second, _and_nodes),
+    "Or": Operation(("condition", "condition"), lambda first, second: first | second, _or_nodes),
     "Boolean.Not": Operation(("condition",), lambda condition: ~condition, _not_nodes),
     "Boolean.IsNull": Operation(
         ("any",),
@@ -177,13 +177,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "MaxHorizontal": Operation(
         _TWO,
-        lambda left, right: _larger(left, right, right > left),
-        lambda graph, left, right: _larger_nodes(graph, "Greater", left, right),
+        lambda first, second: _larger(first, second, second > first),
+        lambda graph, first, second: _larger_nodes(graph, "Greater", first, second),
     ),
     "MinHorizontal": Operation(
         _TWO,
-        lambda left, right: _larger(left, right, right < left),
-        lambda graph, left, right: _larger_nodes(graph, "Less", left, right),
+        lambda first, second: _larger(first, second, second < first),
+        lambda graph, first, second: _larger_nodes(graph, "Less", first, second),
     ),
 }
 """By Polars' name."""

@@ -35,7 +35,7 @@ class CurrentCountFeature(KeyedFeature, StreamedFeature):
     """Impressions; those of them with a positive label, which is known `data.outcome_delay` after the impression; or
     the smoothed mean of the labels that are known."""
     prior: float | None = Field(default=None, gt=0)
-    """Of a rate: rows' worth of the overall mean (of the statistics) mixed in, 20 by default."""
+    """Rows' worth of the overall mean (of the statistics) mixed into a rate; 20 by default."""
 
     @model_validator(mode="after")
     def _prior_is_of_a_rate(self) -> Self:
