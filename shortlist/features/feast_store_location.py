@@ -12,7 +12,6 @@ from typing import Any, Final, Self
 from shortlist.contracts import ShortlistError
 from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.storage.objects import ObjectStore, open_object_store
-from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.records.folder import FolderRecordStore
 from shortlist.storage.records.opening import keeps_feast_registry, record_store_at
 from shortlist.storage.records.store import RecordStore
@@ -153,7 +152,7 @@ def feast_store_location(store: Path | FeastStoreLocation) -> FeastStoreLocation
     """Return the location of a store in a folder; a location is returned as it is."""
     if isinstance(store, FeastStoreLocation):
         return store
-    return FeastStoreLocation(store, FolderObjectStore(store), FolderRecordStore(store))
+    return FeastStoreLocation(store, ObjectStore.in_folder(store), FolderRecordStore(store))
 
 
 def spec_feast_store_location(stores: StorageConfig, spec: str) -> FeastStoreLocation:
@@ -165,11 +164,10 @@ def spec_feast_store_location(stores: StorageConfig, spec: str) -> FeastStoreLoc
     folder = None if stores.folder is None else stores.folder / "feast" / spec
     if folder is not None and not stores.objects and not stores.database_variable:
         return feast_store_location(folder)
-    objects: ObjectStore
     if stores.objects:
         objects = open_object_store(stores.model_copy(update={"objects": f"{stores.objects}/feast/{spec}"}))
     else:
-        objects = FolderObjectStore(stores.path_in_folder("feast") / spec)
+        objects = ObjectStore.in_folder(stores.path_in_folder("feast") / spec)
     database = stores.database_uri
     if database is None:
         return FeastStoreLocation(

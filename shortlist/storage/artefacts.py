@@ -49,7 +49,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     if folder.exists():
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     staging.rename(folder)
-    _sync_folder(folder.parent)
+    sync_path(folder.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -60,7 +60,7 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
@@ -146,6 +146,15 @@ def is_disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in codes or any(text in str(error) for text in texts)
 
 
+def sync_path(path: Path) -> None:
+    """Wait until the disk has a file's content, or a folder's names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _list_files(folder: Path) -> list[str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path.relative_to(folder).as_posix() for path in files if path.name != Files.MANIFEST)
@@ -154,14 +163,6 @@ def _list_files(folder: Path) -> list[str]:
 def _sync(folder: Path) -> None:
     # In parallel, because a disk then writes many files together.
     with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-        for _ in pool.map(_sync_folder, folder.rglob("*")):
+        for _ in pool.map(sync_path, folder.rglob("*")):
             pass
-    _sync_folder(folder)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(folder)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from shortlist.contracts import DataError
-from shortlist.storage.objects_bucket import BucketObjectStore
+from shortlist.storage.objects import ObjectStore
 
 _REMOTE: Final = re.compile(r"(s3|gs)://[^/]+(/.*)?")
 
@@ -42,12 +43,17 @@ def is_remote(location: str) -> bool:
     return True
 
 
-class SourceFiles(BucketObjectStore):
+class SourceFiles(ObjectStore):
     """The files below an address that the user gave as data; nothing is ever written there.
 
     Args:
         url: `s3://bucket/folder`, or the address of one file.
     """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        bucket, _, self._folder = self._path.partition("/")
+        self._client = ObjectStore(f"{self._scheme}://{bucket}")._client
 
     def listing(self) -> list[RemoteFile]:
         """Return the files in name order; names that begin with `.` or `_` are passed over, as on a disk.
@@ -56,16 +62,19 @@ class SourceFiles(BucketObjectStore):
             DataError: There are none.
             ShortlistError: The store is unavailable or refuses, or its bucket is gone.
         """
-        root = self.root.partition("://")[2]
         with self._explained():
-            found = self._files.find(root, detail=True)
+            listed = [file for files in self._client.list(self._folder or None) for file in files]
+            if not listed and self._folder:
+                with suppress(FileNotFoundError):
+                    listed = [self._client.head(self._folder)]
         files = []
-        for path, facts in found.items():
-            name = path.removeprefix(root).strip("/") or PurePosixPath(path).name
-            hidden = any(part.startswith((".", "_")) for part in PurePosixPath(name).parts)
-            if facts.get("type", "file") == "file" and not hidden:
-                tag = str(facts.get("ETag") or facts.get("etag") or facts.get("md5Hash") or "").strip('"')
-                files.append(RemoteFile(name, int(facts["size"]), tag))
+        for file in listed:
+            name = file["path"].removeprefix(self._folder).strip("/") or PurePosixPath(self._folder).name
+            path = PurePosixPath(name)
+            is_hidden = any(part.startswith((".", "_")) for part in path.parts)
+            is_folder = not file["size"] and not path.suffix  # an empty object in a folder's place, as consoles make it
+            if not is_hidden and not is_folder:
+                files.append(RemoteFile(name, file["size"], str(file["e_tag"] or "").strip('"')))
         if not files:
             raise DataError(f"{self.root}: no file is there (names that begin with '.' or '_' are passed over)")
         return sorted(files, key=lambda file: file.name)
@@ -83,21 +92,21 @@ class SourceFiles(BucketObjectStore):
             ShortlistError: The store is unavailable or refuses, or its bucket is gone.
         """
         files = self.listing()
-        root = self.root.partition("://")[2]
-        single = len(files) == 1 and PurePosixPath(root).name == files[0].name
-        location = to / files[0].name if single else to
+        is_single = len(files) == 1 and PurePosixPath(self._folder).name == files[0].name
+        location = to / files[0].name if is_single else to
         for file in files:
             (to / file.name).parent.mkdir(parents=True, exist_ok=True)
             with (to / file.name).open("wb") as empty:
                 empty.truncate(file.size)  # takes no room on the disk
-        wanted = None if needed is None else set(needed(location))
+        needed_files = None if needed is None else set(needed(location))
         for file in files:
-            if wanted is None or to / file.name in wanted:
+            if needed_files is None or to / file.name in needed_files:
                 with self._explained():
-                    self._files.get_file(root if single else f"{root}/{file.name}", str(to / file.name))
+                    key = self._folder if is_single else f"{self._folder}/{file.name}".lstrip("/")
+                    self._download(key, to / file.name)
         if self.listing() != files:
             raise DataError(f"{self.root}: the files changed while they were read; write a day once, then run again")
         return location
 
-    def _reason(self, error: Exception, kinds: set[str]) -> str:
-        return super()._reason(error, kinds).replace("correct runtime.objects.url", "correct DATA")
+    def _reason(self, error: Exception, text: str) -> str:
+        return super()._reason(error, text).replace("correct runtime.objects.url", "correct DATA")

@@ -147,7 +147,6 @@ def redis(redis_server: str) -> str:
 def s3_server() -> Iterator[str]:
     """An S3 server's address."""
     moto = pytest.importorskip("moto.server", reason="requirements/test.txt is not installed (moto)")
-    pytest.importorskip("s3fs", reason="requirements/cluster.txt is not installed")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line per request otherwise
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -73,7 +73,6 @@ def test_a_missing_variable_is_named(
 def test_a_server_that_is_away_is_named_before_the_run_begins(
     variable: str, value: str, message: str, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(Server.__init__, "__defaults__", (0.1,))  # its patience
     monkeypatch.setenv(variable, value)
     code, output = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)

@@ -63,11 +63,6 @@ DATA = Data.model_validate(
 )
 
 
-@pytest.fixture(autouse=True)
-def impatient_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-
-
 class Store:
     """An S3 server that can be away; what it holds stays."""
 

@@ -68,16 +68,30 @@ def test_the_table_is_the_one_made_from_a_disk(s3: Any, upload_log: Any, tmp_pat
     assert tables[0].height == 2
 
 
-def test_files_that_change_while_they_are_read_are_refused(s3: Any, upload_log: Any, tmp_path: Path) -> None:
+def test_names_of_any_characters_are_files_and_empty_objects_of_folders_are_none(
+    s3: Any, upload_log: Any, tmp_path: Path
+) -> None:
+    names = ["day=1/a b%20+ü#1.csv", "log.csv"]
+    for name in names:
+        upload_log(name, LOG)
+    upload_log("day=1/", "")  # as a console makes folders
+    source = SourceFiles(f"s3://{s3.bucket}/logs")
+    assert [file.name for file in source.listing()] == names
+    assert [(source.fetch(tmp_path) / name).read_text() for name in names] == [LOG, LOG]
+
+
+def test_files_that_change_while_they_are_read_are_refused(
+    s3: Any, upload_log: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upload_log("log.csv", LOG)
     source = SourceFiles(f"s3://{s3.bucket}/logs")
-    get = source._files.get_file
+    download = source._download
 
-    def get_and_change(*arguments: str) -> None:
-        get(*arguments)
+    def download_and_change(key: str, to: Path) -> None:
+        download(key, to)
         upload_log("log.csv", LOG + "1,2\n")
 
-    source._files.get_file = get_and_change
+    monkeypatch.setattr(source, "_download", download_and_change)
     with pytest.raises(DataError, match="the files changed while they were read"):
         source.fetch(tmp_path)
 

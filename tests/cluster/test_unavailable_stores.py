@@ -40,7 +40,6 @@ def ask_mlflow() -> None:
 @pytest.fixture(autouse=True)
 def _nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{NOBODY}")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "pa55")
     monkeypatch.setenv("SHORTLIST_REDIS", f"{NOBODY},password=pa55")

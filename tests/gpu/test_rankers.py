@@ -26,7 +26,7 @@ from shortlist.ranking.checkpoints import CheckpointLocation, checkpoint_to
 from shortlist.ranking.saved_models import ranker_class
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
-from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.objects import ObjectStore
 from shortlist.storage.tables import DayTable
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine
@@ -79,7 +79,7 @@ def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
 ) -> None:
     changes = {"epochs": 3, "patience": 3, "dropout": 0.2, "precision": precision, "batch_size": 1_024}
     section = demo.models["dlrm"].model_copy(update=changes)
-    place = CheckpointLocation(FolderObjectStore(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
+    place = CheckpointLocation(ObjectStore.in_folder(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
     monkeypatch.setattr(training_module, "MIN_EPOCH_S", 0.0)
 
     def fitted() -> DLRMRanker:

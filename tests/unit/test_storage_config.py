@@ -9,13 +9,13 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from obstore.store import LocalStore
 from pydantic import ValidationError
 
 from shortlist.contracts import ShortlistError
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.objects import OBJECT_STORES, local_copy, open_object_store
-from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.storage_config import StorageConfig, redact_passwords
 
 ON_SERVERS = StorageConfig(
@@ -127,19 +127,13 @@ def test_a_password_of_the_environment_is_taken_out_wherever_it_stands(password:
             ).replace("***", "")
 
 
-class ShareObjects(FolderObjectStore):
-    """An object store that only this file knows: `share:///folder`."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(Path(url.removeprefix("share://")))
-        self.root = url
-
-    def url(self, key: str) -> str:
-        return f"{self.root}/{key}"
+def share_client(url: str) -> LocalStore:
+    """The client of an object store that only this file knows: `share:///folder`."""
+    return LocalStore(url.removeprefix("share://"), mkdir=True)
 
 
 def test_an_object_store_of_ones_own_keeps_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OBJECT_STORES, "share", f"{__name__}:ShareObjects")
+    monkeypatch.setitem(OBJECT_STORES, "share", f"{__name__}:share_client")
     (tmp_path / "fit").mkdir()
     (tmp_path / "fit" / "views.json").write_text("[]")
     runtime = Runtime.model_validate({"objects": {"kind": "bucket", "url": f"share://{tmp_path}/kept"}})

@@ -31,7 +31,7 @@ from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Canary, Serving
 from shortlist.storage.artefacts import folder_digest, write_manifest
-from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.objects import ObjectStore
 from shortlist.system.kubernetes_api import KubernetesAPI
 from shortlist.tracking.registry import Alias, RegisteredModel
 
@@ -118,7 +118,7 @@ class World:
         self.accepted_seconds: float = changes.get("accepted_seconds", 1.0)
         self.ready_seconds: float = changes.get("ready_seconds", 5.0)
         self.models = FolderModels(folder / "registry")
-        self.objects = FolderObjectStore(folder / "objects")
+        self.objects = ObjectStore.in_folder(folder / "objects")
         self.rollouts = Rollouts(folder / "rollouts", SPEC)
         self.observe: Callable[[RolloutRecord], Observer] = lambda _: Script()
         self.reasons: Sequence[str] = ()

@@ -25,7 +25,7 @@ from shortlist.rollout.states.phases import Phase
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import BucketObjects, Runtime
 from shortlist.spec.serving import Serving
-from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.objects import ObjectStore
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.system.kubernetes_api import TOKEN_VARIABLE, ClusterError, connect
 from shortlist.tracking.run_context import RunContext
@@ -40,7 +40,7 @@ def deployer(tmp_path: Path, prometheus: PrometheusServer, monkeypatch: pytest.M
     stores = StorageConfig(folder=tmp_path / "stores", cluster="eu-1", objects=BUCKET.url, log_in_objects=True)
     cluster = CLUSTER.model_copy(update={"prometheus": prometheus.url, "keep_former_seconds": 0})
     runtime = Runtime(target="kserve", objects=BUCKET, cluster=cluster)
-    objects = FolderObjectStore(tmp_path / "objects")
+    objects = ObjectStore.in_folder(tmp_path / "objects")
     monkeypatch.setattr(connection, "open_object_store", lambda _: objects)
     monkeypatch.setattr(FleetContext, "served_store", None)
     monkeypatch.setattr(connection.KServeConnection, "poll_seconds", 0.01)

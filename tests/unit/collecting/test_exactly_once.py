@@ -18,7 +18,7 @@ from served_shop import NOON, Shop, minutes
 from shortlist.collecting.live_log import covered_records
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.collected import ROWS, CollectedLog
-from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.objects import ObjectStore
 
 OPERATIONS = ("put_folder", "create")
 
@@ -27,11 +27,11 @@ class KilledError(BaseException):
     """Simulates the end of the process."""
 
 
-class WatchedStore(FolderObjectStore):
+class WatchedStore(ObjectStore):
     """A record store that calls a function before and after each write."""
 
     def __init__(self, folder: Path, on_operation: Callable[[], None]) -> None:
-        super().__init__(folder)
+        super().__init__(folder.as_uri())
         self._on_operation = on_operation
 
     def put_folder(self, folder: Path, key: str) -> str:

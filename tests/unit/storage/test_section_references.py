@@ -6,7 +6,7 @@ import pytest
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.artefacts import IntegrityError
-from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.objects import ObjectStore
 from shortlist.storage.section_references import is_reference, read_sections, store_section
 
 SECTION = '{"columns":[' + ",".join(f'"column {number}"' for number in range(100)) + "]}"
@@ -14,7 +14,7 @@ SECTION = '{"columns":[' + ",".join(f'"column {number}"' for number in range(100
 
 @pytest.fixture
 def reference(tmp_path: Path) -> str:
-    return store_section(SECTION, FolderObjectStore(tmp_path))
+    return store_section(SECTION, ObjectStore.in_folder(tmp_path))
 
 
 def test_a_section_is_read_by_its_reference(reference: str) -> None:
@@ -24,14 +24,14 @@ def test_a_section_is_read_by_its_reference(reference: str) -> None:
 
 
 def test_the_same_section_has_the_same_reference_and_another_has_another(reference: str, tmp_path: Path) -> None:
-    store = FolderObjectStore(tmp_path)
+    store = ObjectStore.in_folder(tmp_path)
     assert store_section(SECTION, store) == reference
     assert store_section(SECTION.replace("99", "100"), store) != reference
 
 
 @pytest.mark.parametrize("text", ["", '{"kind":"popular"}'])
 def test_a_short_section_is_not_stored(text: str, tmp_path: Path) -> None:
-    assert store_section(text, FolderObjectStore(tmp_path)) == text
+    assert store_section(text, ObjectStore.in_folder(tmp_path)) == text
     assert not any(tmp_path.iterdir())
 
 

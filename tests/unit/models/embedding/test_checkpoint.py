@@ -20,7 +20,7 @@ from models.embedding.training.checkpoint import Checkpoint
 from models.embedding.training.train import GpuFailureError, LossMonitor, NonFiniteLossError, Training, TrainingError
 from shortlist.ranking.checkpoints import CheckpointLocation, checkpoint_location, checkpoint_to
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.objects import ObjectStore
 from shortlist.storage.tables import DayTable
 
 SECTION = DLRMModel(
@@ -32,7 +32,7 @@ LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encounte
 
 @pytest.fixture
 def place(tmp_path: Path) -> CheckpointLocation:
-    return CheckpointLocation(FolderObjectStore(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
+    return CheckpointLocation(ObjectStore.in_folder(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from shortlist.serving.export.signature import SIGNATURE_FILE, Signature
 from shortlist.serving.export.triton_config import from_text
 from shortlist.spec.serving import Batching, Serving, TritonPlacement
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json
-from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.objects import ObjectStore
 from shortlist.training.export import export
 
 BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=200, preferred_rows=(128, 256), threads=1)
@@ -116,7 +116,7 @@ def test_a_graph_that_cannot_be_cut_or_has_no_trees_is_refused(trees: Path, tmp_
 def test_a_cluster_serves_trees_on_the_declared_device(
     trees: Path, tmp_path: Path, device: str, backends: list[str]
 ) -> None:
-    objects = FolderObjectStore(tmp_path / "objects")
+    objects = ObjectStore.in_folder(tmp_path / "objects")
     deployment = Deployment(version=4, kind="xgboost", model_folder=trees, digest=folder_digest(trees), store=None)
     serving = Serving(placement=TritonPlacement.model_validate({"device": device}))
     owner = ObjectOwner(cluster="eu-1", namespace="ml", spec="shop")
