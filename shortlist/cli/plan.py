@@ -25,7 +25,6 @@ def plan(
     cardinalities: Annotated[
         Path | None, typer.Option(help="JSON: column -> distinct values; by default <spec>.cardinalities.json.")
     ] = None,
-    torchrec: Annotated[bool, typer.Option("--torchrec", help="Also ask TorchRec's planner where tables go.")] = False,
     runs: RunsOption = Path("runs"),
     change: SetOption = None,
 ) -> None:
@@ -47,4 +46,4 @@ def plan(
         raise ShortlistError(f"{path}: declares no model with embedding tables")
     for name, shape in shapes.items():
         title = loaded.name if len(shapes) == 1 else f"{loaded.name}, {name}"
-        print_plan(title, shape, devices, rows, torchrec=torchrec)
+        print_plan(title, shape, devices, rows)

@@ -50,9 +50,7 @@ _NOTES = (
 )
 
 
-def print_plan(
-    name: str, shape: ModelShape, devices: Sequence[Accelerator], rows: int | None, *, torchrec: bool = False
-) -> None:
+def print_plan(name: str, shape: ModelShape, devices: Sequence[Accelerator], rows: int | None) -> None:
     """Print a plan.
 
     Args:
@@ -60,15 +58,10 @@ def print_plan(
         shape: Of its DLRM.
         devices: To plan for.
         rows: Training rows of an epoch, if known.
-        torchrec: Whether to ask TorchRec's planner, too.
-
-    Raises:
-        ShortlistError: TorchRec is asked and not installed, or finds no plan.
     """
     console = Console(width=None if Console().is_terminal else 118)
     parts = [_tables(name, shape), _costs(shape), _speeds(shape, devices, rows), _sharding_lines(shape, devices)]
-    parts += [_multi_device_rows(shape, devices, rows), *([_torchrec(shape, devices)] if torchrec else [])]
-    for part in parts:
+    for part in (*parts, _multi_device_rows(shape, devices, rows)):
         console.print(part)
     wrong = [sentence for device in devices for sentence in unplaceable_tables(shape, device, "bf16")]
     for sentence in [*filter(None, [too_many_ids(shape)]), *wrong]:
@@ -187,16 +180,6 @@ def _multi_device_rows(shape: ModelShape, devices: Sequence[Accelerator], rows: 
         ]
         epoch = [duration(rows / together, roofline.expected is None)] if rows else []
         grid.add_row(device.name, str(number), size(exchanged), *speeds, *epoch)
-    return grid
-
-
-def _torchrec(shape: ModelShape, devices: Sequence[Accelerator]) -> Grid:
-    from shortlist.planning.torchrec_plan import torchrec_placements
-
-    grid = _grid("TorchRec's planner", "device", "devices", "how", "tables")
-    for device in (device for device in devices if device.name != "cpu"):
-        number = row_wise_devices(shape, device, "bf16") or 1
-        _add_kinds(grid, (device.name, str(number)), torchrec_placements(shape, device, "bf16", number), ())
     return grid
 
 

@@ -19,7 +19,7 @@ _MAX_DEVICES: Final = 4096
 MAX_ROWS: Final = 2**31 - 1
 """Most rows of the fused table of `models.embedding.reading.layout`."""
 
-Kind = Literal["whole", "table-wise", "column-wise", "row-wise", "copied"]
+Kind = Literal["whole", "table-wise", "column-wise", "row-wise"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class TablePlacement:
 
     Attributes:
         table: The table.
-        kind: `whole`: on the only device; `table-wise`: on one of several; `column-wise`, `row-wise`: in pieces;
-            `copied`: on every device.
+        kind: `whole`: on the only device; `table-wise`: on one of several; `column-wise`, `row-wise`: in
+            pieces.
         devices: Numbers of the devices.
     """
 

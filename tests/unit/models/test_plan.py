@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -205,29 +204,6 @@ def test_what_is_exchanged_is_what_is_not_at_hand() -> None:
     shape = terabyte()
     assert exchange_bytes(shape, 1) == 0
     assert exchange_bytes(shape, 8) == 2 * 26 * 128 * 4 * 7 / 8
-
-
-@pytest.mark.filterwarnings("ignore")  # its packages warn of each other when they are imported
-@pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="TorchRec is not installed")
-def test_torchrec_cuts_the_large_tables_and_leaves_the_others_whole() -> None:
-    from shortlist.planning.torchrec_plan import torchrec_placements
-
-    placements = {
-        placement.table.name: placement for placement in torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)
-    }
-    assert len(placements) == 26
-    assert placements["C1_id"].kind in ("row-wise", "column-wise") and len(placements["C1_id"].devices) > 1
-    assert placements["C2_id"].kind in ("table-wise", "copied")
-    with pytest.raises(ShortlistError, match="--torchrec: no plan for 2 x L4"):
-        torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 2)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="TorchRec is installed")
-def test_without_torchrec_its_planner_is_refused() -> None:
-    from shortlist.planning.torchrec_plan import torchrec_placements
-
-    with pytest.raises(ShortlistError, match=r"TorchRec cannot be imported .* requirements/torchrec\.txt"):
-        torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)
 
 
 def test_an_unknown_device_is_corrected() -> None:
