@@ -41,7 +41,7 @@ def check_live_traffic(
     from shortlist.tracking.steps import note, step
 
     with step("check_live_traffic") as running_step:
-        slices = Gates.model_validate_json(gates).slices
+        slices = Gates.model_validate_json(gates).slice_columns
         sections = Monitoring.model_validate_json(monitoring), slices, Serving.model_validate_json(serving)
         watch = MonitoringJob(name, stores, *sections)
         monitoring_run = watch.check()

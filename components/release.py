@@ -150,15 +150,15 @@ def roll_out(
     from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import note, step
 
-    with step("roll_out"):
+    with step("roll_out") as running_step:
         runtime_section = Runtime.model_validate_json(runtime).model_copy(
             update={"cluster": Cluster.model_validate_json(cluster)}
         )
         sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
         labels = Data.model_validate_json(data).labels
-        ending = Deployer(RunContext(name=name, stores=stores), *sections, runtime_section, labels).after_training(
-            version
-        )
+        context = RunContext(name=name, stores=stores)
+        ending = Deployer(context, *sections, runtime_section, labels).after_training(version)
+        running_step.champion = context.tracker.registry.version_of("champion")
         note(ending.sentence)
         if cause.get("key"):  # a decision started this training, and waits to hear of it
             open_monitoring_store(stores, name).finish(cause["key"], ending.state, ending.version, ending.sentence)

@@ -101,7 +101,7 @@ def find_champion(
         read = [data, features, gates, serving, runtime, code, now, log["location"], collected]
         cache_key = champion_cache_key(context, baseline, read)
     models_to_train = [model.text for model in baseline.models if not model.members]
-    section_parts = (context.cause.until, now, list(limits.slices), limits.skew_rows)
+    section_parts = (context.cause.until, now, list(limits.kept_columns(rows)), limits.skew_rows)
     start = began.isoformat(timespec="milliseconds")
     return (models_to_train, *cache_key, baseline.previous, collected, *section_parts, start, running_step.json)
 

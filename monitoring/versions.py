@@ -42,7 +42,7 @@ class WatchedVersion:
         if self.reference_folder is None:
             raise ShortlistError(
                 f"version {self.version} was registered without a reference of its training data, so live traffic has"
-                " nothing to be compared with; train again (make run) and roll the new version out"
+                " nothing to be compared with; train again and roll the new version out"
             )
         return Reference.load(self.reference_folder)
 

@@ -34,7 +34,7 @@ PARAMETERS: Final[dict[str, GraphParameter]] = {
     "cluster": GraphParameter(
         str, "Part `cluster` of section `runtime`, as canonical JSON; no step that makes data has it."
     ),
-    "slices": GraphParameter(list, "Columns by which the gates slice scores: the feature table keeps them."),
+    "slices": GraphParameter(list, "Columns that the gates read beside the scores: the feature table keeps them."),
     "skew_rows": GraphParameter(int, "Rows that are compared with Feast."),
     "log": GraphParameter(
         dict,

@@ -81,7 +81,7 @@ def page_templates() -> Environment:
     """Return the template environment of the monitoring pages."""
     filters: dict[str, Any] = {
         "clock": format_clock, "count": format_count, "day": _format_day, "format_duration": format_duration,
-        "measured": format_measure, "moment": format_moment, "join_names": join_names, "path": _quote_path,
+        "measured": format_measure, "moment": format_moment, "join_names": join_names, "path": quote_path,
         "seconds": format_seconds, "share": format_share, "stem": _path_stem, "strength": _format_strength,
         "words": format_name,
     }  # fmt: skip
@@ -130,7 +130,7 @@ def _format_day(time: datetime) -> str:
     return f"{time.day}\u00a0{time:%b}"
 
 
-def _quote_path(path: str) -> str:
+def quote_path(path: str) -> str:
     """Return a relative path as a link; no name can make it a scheme, a script or another host."""
     return quote(path.lstrip("/"), safe="/")
 

@@ -77,7 +77,8 @@ class Retrainer:
         self.monitoring_store.recover()
         reports = self.monitoring_store.reports()
         if not reports:
-            return RetrainerResponse("hold", "no window of live traffic has been evaluated yet; run make watch")
+            watch = f"make watch SPEC={self.monitoring_store.spec}"
+            return RetrainerResponse("hold", f"no window of live traffic has been evaluated yet; run {watch}")
         decision = decide_retraining(
             self.monitoring_store.spec, reports, self.monitoring_store.retrainings(), self._policy, self._clock()
         )

@@ -19,7 +19,6 @@ from shortlist.features.view_index import ViewIndex
 from shortlist.features.vocabulary import ValueIds
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.validation.slates import TOP_K, PairScorer, read_histories
-from shortlist.slates.candidate_columns import column_type
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import DriftLimits
@@ -105,7 +104,7 @@ class SlateReplay:
             Columns.TIME: [request.now for request, _ in rows],
             **{name: [request.context.get(name) for request, _ in rows] for name in self._context},
         }
-        declared = {name: column_type(self._data.by_name[name]) for name in (self._data.user, *self._context)}
+        declared = {name: self._data.by_name[name].polars_type for name in (self._data.user, *self._context)}
         kinds = {**declared, Columns.TIME: pl.Datetime("us", "UTC")}
         by_request = pl.DataFrame(shown, schema_overrides=kinds)
         by_row = by_request.select(pl.all().repeat_by(pl.Series(lengths)).explode())

@@ -42,7 +42,7 @@ _ADVICE_STALE: Final = (
 _ADVICE_CLOCK: Final = "compare the server's time zone with data.clock.timezone"
 _ADVICE_DEFAULT: Final = "find out what fills the value in before the model; the exported graph has the default"
 _ADVICE_MISSING: Final = "find out why the server's snapshot, or the online store, lacks these keys"
-_ADVICE_OTHER: Final = "count again (shortlist backfill, make run) if rows came late; else compare how both compute it"
+_ADVICE_OTHER: Final = "count again, by a backfill or a training, if rows came late; else compare how both compute it"
 
 Bools = npt.NDArray[np.bool_]
 

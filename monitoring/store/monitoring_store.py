@@ -283,5 +283,6 @@ def _check_name(record: record_files.Kind, name: str, location: str) -> record_f
     if PurePosixPath(location).stem == name:
         return record
     raise RecordError(
-        f"{location}: holds the record {name}.json. It was copied or renamed; move it away and run make watch again."
+        f"{location}: holds the record {name}.json. It was copied or renamed; move it away, and the next monitoring run"
+        " goes on."
     )

@@ -65,7 +65,7 @@ def parse(text: str, location: str, kind: type[Kind], description: str, derived:
         reason = f"no JSON: {error}"
     raise RecordError(
         f"{location}: not {description} ({reason}). It was cut short, edited or written by another version; restore it,"
-        " or move it away and run make watch again."
+        " or move it away; the next monitoring run goes on."
     )
 
 

@@ -19,7 +19,6 @@ from shortlist.features.slates import SLATE
 from shortlist.serving.export.encoding import pad_lists
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, logged_name
-from shortlist.slates.candidate_columns import column_type
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -87,11 +86,11 @@ def log_rows(requests: pl.DataFrame, declared: DeclaredColumns) -> pl.DataFrame:
     # Servers score rows that are dated ahead as of the receipt of their request.
     times = sent_times.zip_with(sent_times <= answered, answered)
     columns = [
-        unfold(requests[logged_name(name)]).cast(column_type(column)).alias(name)
+        unfold(requests[logged_name(name)]).cast(column.polars_type).alias(name)
         for name, column in logged_inputs(data).items()
     ]
     if data.item is not None:
-        columns.append(unfold(requests["items"]).cast(column_type(data.by_name[data.item])).alias(data.item))
+        columns.append(unfold(requests["items"]).cast(data.by_name[data.item].polars_type).alias(data.item))
     day = times.dt.convert_time_zone(declared.timezone).dt.date().alias(Columns.DAY)
     return empty_as_null(pl.DataFrame([times, day, pl.Series(SLATE, request_index, dtype=pl.Int64), *columns]))
 

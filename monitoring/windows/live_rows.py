@@ -12,7 +12,6 @@ from monitoring.windows.answered_requests import REQUEST, ROWS, impression_weigh
 from monitoring.windows.known_columns import SLATE_SIZE, log_columns
 from shortlist.contracts import Columns, label_column, score_column
 from shortlist.serving.log.logs import logged_name
-from shortlist.slates.candidate_columns import column_type
 from shortlist.spec.data import Data
 
 Ints = npt.NDArray[np.int64]
@@ -73,7 +72,7 @@ class RowExploder:
         """Yield the declared columns, and how many candidates were ranked where slates are declared."""
         for name, column in log_columns(self._data).items():
             values = requests["items" if name == self._data.item else logged_name(name)]
-            yield name, unfold(values).cast(column_type(column))
+            yield name, unfold(values).cast(column.polars_type)
         if self._data.slate is not None:
             yield SLATE_SIZE, pl.Series(requests[ROWS].cast(pl.Float64))[unfold.request_index]
 

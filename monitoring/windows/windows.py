@@ -142,7 +142,7 @@ class Windows:
                 raise ShortlistError(f"no file of the prediction log can be read; the first of them: {first}")
             raise ShortlistError(
                 f"{index.log.address}: there is no prediction log yet, so there is no live traffic to evaluate;"
-                " serve the spec (make serve) and send it requests"
+                " serve the spec and send it requests"
             )
         zone = ZoneInfo(DeclaredColumns(self._data).timezone)
         counts: dict[Span, int] = {}

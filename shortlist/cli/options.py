@@ -61,6 +61,6 @@ def require_cluster_packages() -> None:
     """
     if util.find_spec("kfp.kubernetes") is None:
         raise ShortlistError(
-            "the packages of a cluster are not installed (no kfp-kubernetes); make submit or make schedule installs"
-            " them, or pip install --no-deps --require-hashes -r requirements/lock/cluster.txt"
+            "the packages of a cluster are not installed (no kfp-kubernetes); the same command by make installs them,"
+            " or pip install --no-deps --require-hashes -r requirements/lock/cluster.txt"
         )

@@ -38,6 +38,7 @@ def serve(
     deployer = _deployer(spec, runs)
     with show_progress() as on_change:
         stack, rollout = deployer.serve(port, on_change)
+    _write_runs_page(spec, runs)
     if rollout is not None:
         _print_verdict(deployer, rollout)
     _print_status(deployer)
@@ -97,6 +98,7 @@ def deploy_canary(
     deployer = _target_deployer(spec, target, runs)
     with show_progress() as on_change:
         rollout = deployer.canary(version, on_change)
+    _write_runs_page(spec, runs)
     raise typer.Exit(_print_verdict(deployer, rollout))
 
 
@@ -115,7 +117,10 @@ def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOpt
         return
     typer.echo(status_line(latest))
     if not deployer.rollouts.is_locked():
-        typer.echo("Its controller has stopped: make deploy-canary resumes it, make rollback ends it.")
+        typer.echo(
+            f"Its controller has stopped: make deploy-canary SPEC={deployer.name} resumes it, make rollback"
+            f" SPEC={deployer.name} ends it."
+        )
 
 
 @commands.command()
@@ -124,6 +129,7 @@ def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = 
     _run_where_fleet_is_reached(spec, target, "promote")
     deployer = _target_deployer(spec, target, runs)
     promotion = deployer.promote()
+    _write_runs_page(spec, runs)
     if isinstance(promotion, int):
         typer.echo(f"{deployer.name}: version {promotion} is the champion")
         return
@@ -141,11 +147,13 @@ def rollback(
     _run_where_fleet_is_reached(spec, target, "rollback")
     deployer = _target_deployer(spec, target, runs)
     rollout = deployer.rollback(version)
+    _write_runs_page(spec, runs)
     _print_verdict(deployer, rollout)
     if not rollout.is_rolled_back:
         raise ShortlistError(
             f"spec '{deployer.name}': not rolled back; the rollout of version {rollout.state.candidate} was"
-            f" {rollout.state.phase.value.replace('_', ' ')} ({rollout.state.reason}). Then make rollback again."
+            f" {rollout.state.phase.value.replace('_', ' ')} ({rollout.state.reason}). Then make rollback"
+            f" SPEC={deployer.name} again."
         )
 
 
@@ -253,6 +261,19 @@ def _run_context(spec: Spec, runs: Path) -> RunContext:
     from shortlist.tracking.run_context import RunContext
 
     return RunContext(name=spec.name, stores=open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime))
+
+
+def _write_runs_page(spec: str, runs: Path) -> None:
+    """Write the page of all runs after the champion may have changed; there is none where nothing ran here."""
+    from shortlist.runs.runs_folder import RunsFolder
+    from shortlist.runs.runs_page import write_runs_page
+    from shortlist.spec.load import load_spec
+
+    if not (runs / "stores").is_dir():
+        return
+    loaded = load_spec(find_spec(spec, runs))
+    champion = _run_context(loaded, runs).tracker.registry.version_of("champion")
+    write_runs_page(RunsFolder.open(runs), {} if champion is None else {loaded.name: champion})
 
 
 def _print_verdict(deployer: Deployer, rollout: RolloutRecord) -> int:

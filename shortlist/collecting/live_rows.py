@@ -19,7 +19,6 @@ from shortlist.data.reading.clock import event_days
 from shortlist.data.rules.contributions import BY_USER, CONTRIBUTORS
 from shortlist.features.hashing import codes_of
 from shortlist.serving.log.logs import logged_name
-from shortlist.slates.candidate_columns import column_type
 from shortlist.spec.data import Data, EventClock
 from shortlist.spec.serving import Serving
 
@@ -111,7 +110,7 @@ class LiveRows:
                 inputs.append(ids[unfold.request_index].alias(column.name))
             elif column.name not in roles and column.known == "before":
                 values = requests["items" if column.name == self._data.item else logged_name(column.name)]
-                inputs.append(unfold(values).cast(column_type(column)).alias(column.name))
+                inputs.append(unfold(values).cast(column.polars_type).alias(column.name))
         return inputs
 
     def _placement(self, requests: pl.DataFrame, unfold: ListUnfolder, row: Ints) -> list[pl.Series]:

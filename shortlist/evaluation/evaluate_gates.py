@@ -19,7 +19,7 @@ from shortlist.evaluation.gates.gate_inputs import (
     validation_log_loss,
 )
 from shortlist.evaluation.gates.gate_report import GateReport
-from shortlist.evaluation.gates.gates import GATES, Case
+from shortlist.evaluation.gates.gates import Case, iter_results
 from shortlist.evaluation.gates.slates import SLATES, SlateMeasures, measure_slates
 from shortlist.evaluation.metrics.measure import ScoredModel, best_possible, compare, measure
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
@@ -137,8 +137,7 @@ def _evaluate_candidate(
         slates = measure_slates(candidate_slates, limits.confidence, limits.bootstrap_rounds, seed, champion_slates)
     case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, validation,
                 tuple(compare(scored, member, limits) for member in members), slates)  # fmt: skip
-    gates_to_judge = [gate for gate in GATES.complete().values() if gate.declared is None or gate.declared(case)]
-    report = GateReport.from_results(model, digest, (gate.judge(case) for gate in gates_to_judge))
+    report = GateReport.from_results(model, digest, iter_results(case))
     return _CandidateOutcome(scored.measures, gain, comparison, best, slices, slates, report)
 
 

@@ -37,7 +37,7 @@ def recount(
             that servers read counted something else. Then nothing is written.
     """
     if not previous:
-        raise DataError("no features were published yet, so that there is nothing to correct; make run first")
+        raise DataError("no features were published yet, so that there is nothing to correct; train first")
     table, previous_folder, planned = DayTable.open(log, Files.LOG), local_copy(previous), plan(*declared)
     try:
         counted = counted_records(previous_folder)
@@ -58,7 +58,7 @@ def recount(
     except IncompatibleFitError as reason:
         raise DataError(
             f"the features that servers read cannot be corrected day by day: {reason} Count every day again, with a"
-            " training: make run"
+            " training"
         ) from None
 
 

@@ -162,14 +162,14 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
     Args:
         data: The log's declaration.
         features: The operations.
-        gates: Names the columns by which scores will be sliced.
+        gates: Reads columns of the log beside the scores, which the table keeps.
 
     Raises:
         PlanError: They cannot be computed from the declared columns.
     """
     declared, operations = DeclaredColumns(data), declared_kinds(features)
     tiles = Tiles.from_declaration(data, features, declared.timezone)
-    slices = gates.slices if gates is not None else ()
+    slices = gates.kept_columns(data) if gates is not None else ()
     vocabularies = _vocabularies(operations, declared)
     planned = Plan(
         declared=declared,

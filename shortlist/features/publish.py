@@ -85,7 +85,7 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
             named = ", ".join(name for name, count in report.columns.items() if count)
             raise DataError(
                 f"{differing} of {report.keys_checked} answers of Feast differ from the views ({named or 'lost rows'});"
-                " servers keep the features that they have. Train to fill the store anew: make run"
+                " servers keep the features that they have. A training fills the store anew"
             )
         feast.materialize(until)
         advance(1, "materialised to the end")

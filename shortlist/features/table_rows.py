@@ -118,4 +118,4 @@ def _slice(name: str, planned: Plan) -> pl.Expr:
         value = value.cast(pl.List(pl.String)).list.join(",")
     if kind == "date":  # days since 1970-01-01 when it comes from a side table
         value = value.cast(pl.Int32).cast(pl.Date)
-    return value.cast(pl.String).alias(f"slice_{name}")
+    return value.alias(f"slice_{name}")

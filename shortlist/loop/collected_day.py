@@ -17,7 +17,6 @@ from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, BatchCounts, Coll
 from shortlist.data.reading.clock import event_days
 from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
 from shortlist.features.hashing import codes_of
-from shortlist.slates.candidate_columns import column_type
 from shortlist.spec.data import Data, EventClock
 from shortlist.storage.artefacts import sha256
 
@@ -91,7 +90,7 @@ def _collected_rows(data: Data, seen: pl.DataFrame, sent: Sequence[str], first_i
     known = {*sent, data.user, data.item, *outcomes, *((data.request,) if data.request else ())}
     for column in data.columns:
         if column.name not in answers:
-            kind = column_type(column)
+            kind = column.polars_type
             is_known = column.name in known and column.name in seen.columns
             values = seen[column.name].cast(kind) if is_known else pl.repeat(None, count, dtype=kind, eager=True)
             answers[column.name] = values

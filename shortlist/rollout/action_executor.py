@@ -94,7 +94,8 @@ class ActionExecutor:
         except Exception as error:
             raise RolloutError(
                 f"rollout {self._state.rollout}: {type(action).__name__} failed {_ATTEMPTS} times ({error})."
-                " The state is kept: fix the cause, then run make rollback, which continues from here."
+                f" The state is kept: fix the cause, then run make rollback SPEC={self._record.spec}, which continues"
+                " from here."
             ) from error
         finally:
             self._is_required = False

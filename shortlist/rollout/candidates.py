@@ -32,7 +32,7 @@ def blessed_version(
     if blessing is None:
         raise RolloutError(
             f"version {version} of {models.name} is not blessed: it has no {Files.BLESSING} in MLflow."
-            " Only a model that passed every gate is rolled out; make run trains and judges a new one."
+            " Only a model that passed every gate is rolled out; a training makes and judges a new one."
         )
     verify_blessing(blessing, deployment.model_folder)
     return deployment

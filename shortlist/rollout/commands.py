@@ -60,7 +60,8 @@ class RolloutCommands:
             if version not in {None, unfinished.state.candidate}:
                 raise RolloutError(
                     f"rollout {unfinished.id} of version {unfinished.state.candidate} lost its controller and is not"
-                    " over. make deploy-canary without a version resumes it, make rollback ends it."
+                    f" over. make deploy-canary SPEC={self._rollouts.spec} resumes it, make rollback"
+                    f" SPEC={self._rollouts.spec} ends it."
                 )
             return self._drive(unfinished)
 
@@ -126,7 +127,8 @@ class RolloutCommands:
             hindrance = "it is the first version" if state.former is None else "the rollout was itself a rollback"
             raise RolloutError(
                 f"rollout {record.id} was over ({state.phase.value}) before the rollback reached it, and {hindrance}."
-                " Nothing was changed; make canary-status shows it, make deploy-canary rolls out another version."
+                f" Nothing was changed; make canary-status SPEC={record.spec} shows it, make deploy-canary"
+                f" SPEC={record.spec} rolls out another version."
             )
         self._check_not_retired(state.former)
         return self._start_rollout(state.former, straight=True, manual=True, returning=True, reason=reason)
@@ -144,7 +146,9 @@ class RolloutCommands:
         """Return the version that served before the one that serves now."""
         route = self._context.fleet.serving()
         if route is None:
-            raise RolloutError("nothing serves, so there is nothing to roll back; make deploy-canary, or make serve")
+            raise RolloutError(
+                f"nothing serves, so there is nothing to roll back; make serve SPEC={self._rollouts.spec}"
+            )
         for record in self._rollouts.newest_first():
             state = record.state
             is_its_promotion = (
@@ -179,7 +183,7 @@ class RolloutCommands:
         if former is not None and not straight and len(self._policy.steps) == 1:
             raise RolloutError(
                 "serving.canary.steps: [100] leaves no stable track to compare a canary with; declare a smaller step"
-                " before it, or take it over without evidence: make promote"
+                f" before it, or take it over without evidence: make promote SPEC={self._rollouts.spec}"
             )
         rollout = self._rollouts.new_id()
         with self._rollouts.temporary_folder() as files:

@@ -222,7 +222,8 @@ class Controller:
             users_text = f"everybody was sent back to version {state.former}"
         return RolloutError(
             f"{self._rollouts.location(self._record.id)}: cannot be written ({error}); {users_text}."
-            " Fix that; then make deploy-canary resumes the rollout, or make rollback ends it."
+            f" Fix that; then make deploy-canary SPEC={self._record.spec} resumes the rollout, or make rollback"
+            f" SPEC={self._record.spec} ends it."
         )
 
     def _record_now(self) -> RolloutRecord:

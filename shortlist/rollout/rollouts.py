@@ -229,8 +229,8 @@ class Rollouts:
         state = running.state
         return (
             f"rollout {running.id} of version {state.candidate} is under way ({state.phase.value}, {state.percent} % of"
-            " the users). Wait for it, or follow it with make canary-status; make promote and make rollback end it at"
-            " once."
+            f" the users). Wait for it, or follow it with make canary-status SPEC={self.spec}; make promote"
+            f" SPEC={self.spec} and make rollback SPEC={self.spec} end it at once."
         )
 
 

@@ -25,6 +25,7 @@ from shortlist.report.summary import RunFailure, write_summary
 from shortlist.runs.display import Display
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder
+from shortlist.runs.runs_page import write_runs_page
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.load import canonical_json
@@ -94,7 +95,7 @@ def graph_arguments(
         **{name: canonical_json(section) if section is not None else "" for name, section in stages.items()},
         # A run that reads the log later reads the lists then; a changed list changes the release.
         "lists": "" if read_later else lists_digest(spec.filters, location),
-        "slices": list(spec.gates.slices),
+        "slices": list(spec.gates.kept_columns(spec.data)),
         "skew_rows": spec.gates.skew_rows,
         "tune": canonical_json(spec.search),
         "cron": spec.schedule.retrain or "",
@@ -208,7 +209,10 @@ def finish_training(spec: Spec, run: Path, runs: Path, display: Display, code: i
         shutil.copyfile(display.paths["comparison"], run / Files.COMPARISON)
     else:
         write_failure(spec.name, run, display, started)
-    RunsFolder.open(runs).point_latest_at(run)
+    state = RunsFolder.open(runs)
+    state.point_latest_at(run)
+    champion = display.finished.get("roll_out", {}).get("champion")
+    write_runs_page(state, {} if champion is None else {spec.name: champion})
     display.print_results(run, code, relative_to=runs)
     return code
 

@@ -24,6 +24,7 @@ from shortlist.runs.local_training import finish_training, graph_arguments, loca
 from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder, open_runs_folder
+from shortlist.runs.runs_page import write_runs_page
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.tracking.run_context import RunContext
@@ -83,6 +84,7 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path, shown: set
         raise ShortlistError("\n".join(display.failed.values()) or display.internal_error(run))
     shutil.rmtree(run)
     keep_served_features(spec, state)
+    write_runs_page(state)
     for line in new_lines(display.notes, set() if shown is None else shown):
         Console(highlight=False).print(line, markup=False, soft_wrap=True)
     if not code and refresh_is_due(spec, stores, datetime.now(UTC)):
@@ -201,5 +203,5 @@ def start_scheduled_training(
 
 def _monitoring_job(spec: Spec, state: RunsFolder) -> MonitoringJob:
     return MonitoringJob(
-        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slices, spec.serving
+        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slice_columns, spec.serving
     )

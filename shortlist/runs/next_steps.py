@@ -28,6 +28,7 @@ _ADVICE: Final = {
     "calibration": ("{again} SET=models.{model}.calibration=isotonic", "fit a calibration on the validation days"),
     "slices": ("{page}#slices", "the slices that are behind, with their rows"),
     "labels": ("{page}#gates", "the further labels that are behind"),
+    "queries": ("{page}#gates", "the numbers of the queries"),
     "retrieval": ("{again} SET=retrieval.candidates={more}", "twice as many candidates; or add a source"),
     "slates": ("{page}#candidates", "the stages; then change filters or ordering.rules"),
     "value": ("{page}#value", "what each list would earn; then change ordering.value or ordering.diversity"),

@@ -21,6 +21,8 @@ from shortlist.storage.storage_config import StorageConfig
 
 _SPECS: Final = "specs"
 """Folder of the paths of specs that were run, by name."""
+_CHAMPIONS: Final = "champions"
+"""Folder of the versions of champions, by spec."""
 
 
 class RunsFolder(BaseModel):
@@ -89,6 +91,16 @@ class RunsFolder(BaseModel):
         folder = self.stores / _SPECS
         folder.mkdir(exist_ok=True)
         write_text(folder / name, str(path.resolve()))
+
+    @property
+    def champions(self) -> dict[str, int]:
+        """The champion of each spec after its last run, rollout or promotion here."""
+        return {record.name: int(record.read_text()) for record in sorted((self.stores / _CHAMPIONS).glob("*"))}
+
+    def remember_champion(self, spec: str, version: int) -> None:
+        """Remember the champion of a spec, for pages of all specs: reading MLflow's registry takes seconds."""
+        (self.stores / _CHAMPIONS).mkdir(exist_ok=True)
+        write_text(self.stores / _CHAMPIONS / spec, str(version))
 
     def point_latest_at(self, run: Path) -> None:
         """Make `latest` a link to a run."""

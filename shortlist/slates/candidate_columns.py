@@ -11,7 +11,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean, score_column
 from shortlist.slates.ordering.order import check_ordering, columns_read
-from shortlist.spec.data import Column, Data, GeneratedSource
+from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.filters import Filters
 from shortlist.spec.models import ModelSection
 from shortlist.spec.ordering import Ordering
@@ -27,15 +27,6 @@ RANK_OF: Final = "rank_of_"
 """Prefix of the columns of a candidate's rank in a source, from 1; null where the source did not return it. Float64, so
 that 1 / rank is no integer division."""
 
-_TYPES: Final[Mapping[str, pl.DataType]] = {
-    "integer": pl.Int64(),
-    "hex": pl.Int64(),
-    "number": pl.Float64(),
-    "string": pl.String(),
-    "date": pl.Date(),
-    "vector": pl.List(pl.Float32()),
-}
-
 
 def candidate_types(data: Data) -> dict[str, pl.DataType]:
     """Return the columns of a candidate before it is scored: of its item, of the user, and of the request.
@@ -45,7 +36,7 @@ def candidate_types(data: Data) -> dict[str, pl.DataType]:
     item, user = columns_of(item_tables(data)), columns_of(user_tables(data))
     request = {column.name: column for column in data.columns if column.known == "before"}
     left_out = {data.label, data.impression, data.request}
-    types = {name: column_type(column) for name, column in {**request, **user, **item}.items() if name not in left_out}
+    types = {name: column.polars_type for name, column in {**request, **user, **item}.items() if name not in left_out}
     assert data.item
     return {**types, Columns.ITEM: types[data.item], NOW: pl.Datetime("us", "UTC")}
 
@@ -119,13 +110,6 @@ def check_scores(ordering: Ordering, data: Data, models: Mapping[str, ModelSecti
                     f"ordering reads '{score_column(label)}', which models.{name} does not give; add '{label}' to its"
                     " labels, or declare role: baseline"
                 )
-
-
-def column_type(column: Column) -> pl.DataType:
-    """Return the type of a declared column in a validated table."""
-    if column.type == "tags":
-        return pl.List(pl.Int64() if column.tag_type == "integer" else pl.String())
-    return _TYPES[column.type]
 
 
 def _check_with_key(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.slates.candidate_columns import candidate_types, column_type
+from shortlist.slates.candidate_columns import candidate_types
 from shortlist.slates.filters.base import FilterRequest
 from shortlist.slates.ordering.order import columns_read
 from shortlist.slates.past_items import PastItems, write_past_items
@@ -154,7 +154,7 @@ def _user_columns(data: Data, section: Retrieval, filters: Filters, ordering: Or
     read |= {name for source in section.sources.values() for name in getattr(source, "reads_context", ())}
     names = [name for name in user_columns if name in read]
     if not names:
-        return pl.DataFrame(schema={data.user: column_type(data.by_name[data.user])})
+        return pl.DataFrame(schema={data.user: data.by_name[data.user].polars_type})
     return read_user_tables(log, data).select(data.user, *names).drop_nulls(data.user).sort(data.user).rechunk()
 
 

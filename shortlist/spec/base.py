@@ -136,7 +136,8 @@ def expand_names(pattern: str) -> list[str]:
     return [f"{match['head']}{number}{match['tail']}" for number in numbers]
 
 
-def _expand_patterns(names: object) -> object:
+def expand_patterns(names: object) -> object:
+    """Return names with their ranges expanded, as `expand_names` does; what is no name stays as it is."""
     if isinstance(names, str):
         return tuple(expand_names(names))
     if isinstance(names, list | tuple):
@@ -146,5 +147,5 @@ def _expand_patterns(names: object) -> object:
     return names
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_expand_patterns)]
+Names = Annotated[tuple[str, ...], BeforeValidator(expand_patterns)]
 """One or several names; `C{1..26}` expands to twenty-six names."""

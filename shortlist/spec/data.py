@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 from math import ceil
-from typing import Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
@@ -21,6 +21,9 @@ from shortlist.spec.generated_options import (
 from shortlist.spec.log_shape import Explode, FurtherLabel, Positive
 from shortlist.spec.text.durations import Duration
 from shortlist.spec.text.time_format import TimeFormat
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
@@ -283,6 +286,25 @@ class Column(Section):
     def source_name(self) -> str:
         """Name in the file."""
         return self.source or self.name
+
+    @property
+    def polars_type(self) -> pl.DataType:
+        """Type of its values in a validated table."""
+        import polars as pl  # most readers of a spec need no types
+
+        match self.type:
+            case "integer" | "hex":
+                return pl.Int64()
+            case "number":
+                return pl.Float64()
+            case "string":
+                return pl.String()
+            case "date":
+                return pl.Date()
+            case "tags":
+                return pl.List(pl.Int64() if self.tag_type == "integer" else pl.String())
+            case "vector":
+                return pl.List(pl.Float32())
 
 
 def _expand_columns(columns: object) -> object:

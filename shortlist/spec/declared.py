@@ -16,7 +16,7 @@ class DeclaredSections(NamedTuple):
     data: Data
     features: Features
     gates: Gates | None
-    """Only its slices are used; the limits belong to the gates."""
+    """Only the columns that it reads are used; the limits belong to the gates."""
 
     @classmethod
     def parse(cls, data: str, features: str, slices: Sequence[str]) -> Self:

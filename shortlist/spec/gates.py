@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from shortlist.contracts import did_you_mean
-from shortlist.spec.base import Names, Section
+from shortlist.contracts import LIVE_COLUMNS, Columns, ShortlistError, did_you_mean
+from shortlist.spec.base import Section, expand_patterns
+from shortlist.spec.data import Data
+from shortlist.spec.features import declared_column
 from shortlist.system.registry import resolve_address
+from shortlist.system.row_expressions import compile_expression, parse_expression
+from shortlist.system.table_queries import QueryError, check_query
 
-"""Registry of the gates with their settings. Named, not imported, because it is in a layer above."""
+if TYPE_CHECKING:
+    import polars as pl
 
+TEST_ROWS: Final = "test_rows"
+"""Name of the table that `gates.queries` read."""
+COLD_COLUMNS: Final = ("cold_user", "cold_item")
+"""Columns of the feature table: whether the row's user, or item, had no row before."""
+SCORE_COLUMNS: Final = ("score", "baseline_score", "champion_score")
+"""Columns of that table: scores of the candidate, of the baseline to beat and of the champion, null without one."""
 MIN_DEFAULT_GAUC_DROP: Final = 0.01
 """Smallest default of `max_gauc_drop`."""
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -72,6 +84,49 @@ def _parse_settings(gate: str, section: type[Section], settings: object) -> Sect
         raise ValidationError.from_exception_data("gates.custom", details) from None
 
 
+class SliceLimits(Section):
+    """A slice by a condition, with limits of its own; where it cannot be measured, the candidate is held."""
+
+    where: str
+    """Which test rows: a SQL condition over declared columns, `cold_user` and `cold_item`: "device = 'mobile'"."""
+    min_auc: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Minimum of the lower bound of the AUC on these rows."""
+    max_drop: float | None = Field(default=None, gt=0, le=0.5)
+    """Non-inferiority margin of the AUC on these rows against the champion (without one: against the baseline)."""
+
+    @model_validator(mode="after")
+    def _has_limit(self) -> Self:
+        if self.min_auc is None and self.max_drop is None:
+            raise ValueError(f'"{self.where}" has no limit; wanted min_auc, max_drop or both')
+        return self
+
+
+class GateQuery(Section):
+    """A gate without code: one number of the test rows, and its limits."""
+
+    sql: str
+    """A SELECT in DuckDB's SQL that gives one number: "SELECT avg(score) FROM test_rows WHERE price > 100". The table
+    has `label`, `score`, `baseline_score`, `champion_score`, `day`, `user`, `item`, `cold_user`, `cold_item` and the
+    declared columns. The query can read nothing else."""
+    min: float | None = None
+    """Smallest number with which a candidate passes."""
+    max: float | None = None
+    """Largest number with which a candidate passes."""
+
+    @model_validator(mode="after")
+    def _has_limit(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("has no limit; wanted min, max or both")
+        return self
+
+
+_Slice = Annotated[
+    Annotated[str, Tag("column")] | Annotated[SliceLimits, Tag("condition")],
+    Discriminator(lambda declared: "column" if isinstance(declared, str) else "condition"),
+]
+QueryName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+
+
 class Gates(Section):
     """Limits of the gates; every gate always runs."""
 
@@ -111,8 +166,9 @@ class Gates(Section):
     """Largest relative difference between mean score and label rate on the test rows."""
     decision_threshold: Probability | None = None
     """Smallest score of a positive row in Kubeflow's confusion matrix; null: the label rate. No gate uses it."""
-    slices: Names = ()
-    """Columns by whose values the test rows are sliced; cold users and cold items are always slices."""
+    slices: Annotated[tuple[_Slice, ...], BeforeValidator(expand_patterns)] = ()
+    """Columns by whose values the test rows are sliced, and conditions with limits of their own; cold users and cold
+    items are always slices."""
     min_slice_rows: int = Field(default=500, ge=50)
     """Slices with fewer test rows are reported, not gated."""
     max_slices: int = Field(default=30, ge=1, le=1_000)
@@ -127,6 +183,8 @@ class Gates(Section):
     """Largest difference between those scores."""
     infra: Infra = Infra()
     """Limits under load."""
+    queries: dict[QueryName, GateQuery] = Field(default={}, max_length=16)
+    """Gates without code, by name: queries over the scored test rows, each with a limit."""
     custom: Annotated[Mapping[str, Any], BeforeValidator(_parse_gate_settings)] = Field(default={}, max_length=100)
     """Settings of gates that were added to the registry, by the name of the gate."""
 
@@ -135,3 +193,70 @@ class Gates(Section):
         """The non-inferiority margin against the champion, by the metric that may decide."""
         usual = max(self.max_auc_drop, MIN_DEFAULT_GAUC_DROP)
         return {"auc": self.max_auc_drop, "gauc": usual if self.max_gauc_drop is None else self.max_gauc_drop}
+
+    @property
+    def slice_columns(self) -> tuple[str, ...]:
+        """The columns by whose values rows are sliced."""
+        return tuple(declared for declared in self.slices if isinstance(declared, str))
+
+    @property
+    def conditions(self) -> tuple[SliceLimits, ...]:
+        """The slices by a condition."""
+        return tuple(declared for declared in self.slices if isinstance(declared, SliceLimits))
+
+    def kept_columns(self, data: Data) -> tuple[str, ...]:
+        """Return the columns of the log that gates read, which the feature table and the scores keep."""
+        return tuple(dict.fromkeys((*self.slice_columns, *self._columns_read(data))))
+
+    def _columns_read(self, data: Data) -> Iterator[str]:
+        for declared in self.conditions:
+            yield from (name for name in compile_expression(declared.where).columns if name not in COLD_COLUMNS)
+        words = {word for query in self.queries.values() for word in re.findall(r"\w+", query.sql.lower())}
+        yield from (name for name in data.by_name if name.lower() in words)
+
+
+def check_gate_columns(gates: Gates, data: Data) -> None:
+    """Check that the gates read declared columns, as their types allow.
+
+    Raises:
+        ValueError: A slice is no declared column, or a condition or query does not fit the columns.
+    """
+    for name in gates.slice_columns:
+        if name not in LIVE_COLUMNS or not data.live.collect:
+            declared_column(name, data, "gates.slices")
+    if not gates.conditions and not gates.queries:
+        return
+    types = _row_types(data)
+    for declared in gates.conditions:
+        try:
+            parse_expression(declared.where, types, "condition", "the test rows")
+        except ShortlistError as error:
+            raise ValueError(f"gates.slices: {error}") from None
+    columns = {name: types[name] for name in gates.kept_columns(data)} | _own_types(data)
+    for name, query in gates.queries.items():
+        try:
+            check_query(query.sql, TEST_ROWS, columns)
+        except QueryError as error:
+            raise ValueError(f"gates.queries.{name}: {error} and the declared columns") from None
+
+
+def _row_types(data: Data) -> dict[str, pl.DataType]:
+    """Return the types of the columns that a condition may read; tags are one text."""
+    import polars as pl
+
+    types = {
+        name: pl.String() if column.type == "tags" else column.polars_type for name, column in data.by_name.items()
+    }
+    keys = {"cold_user": data.user, "cold_item": data.item}
+    return types | {cold: pl.Boolean() for cold, key in keys.items() if key is not None}
+
+
+def _own_types(data: Data) -> dict[str, pl.DataType]:
+    """Return the types of the columns of the test rows that every log has."""
+    import polars as pl
+
+    types: dict[str, pl.DataType] = {Columns.LABEL: pl.Int8(), Columns.DAY: pl.Date()}
+    for key, name, cold in ((data.user, Columns.USER, "cold_user"), (data.item, Columns.ITEM, "cold_item")):
+        if key is not None:
+            types |= {name: data.by_name[key].polars_type, cold: pl.Boolean()}
+    return types | dict.fromkeys(SCORE_COLUMNS, pl.Float64())

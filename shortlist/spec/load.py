@@ -115,10 +115,10 @@ def _describe_problem(problem: ErrorDetails) -> str:
 
 
 def _location_in_yaml(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Return an error's location without the kind that pydantic inserts after a model's name."""
+    """Return an error's location without the kind that pydantic inserts after a model's name, or a slice's number."""
     if location[:1] == ("models",) and len(location) > 2:
         return (*location[:2], *location[3:])
-    return location
+    return (*location[:3], *location[4:]) if location[:2] == ("gates", "slices") else location
 
 
 def _describe_unknown_kind(problem: ErrorDetails) -> str:

@@ -8,12 +8,12 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from shortlist.contracts import LIVE_COLUMNS, did_you_mean, label_column
+from shortlist.contracts import did_you_mean, label_column
 from shortlist.spec.base import Section
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
 from shortlist.spec.features import CandidateComparison, Feature, Features, declared_column
 from shortlist.spec.filters import Filters
-from shortlist.spec.gates import Gates
+from shortlist.spec.gates import Gates, check_gate_columns
 from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.ordering import Ordering
@@ -172,9 +172,7 @@ class Spec(Section):
             _check_no_gauc({"gates": self.gates.metric, "tune": self.tune.metric})
         for name in self.monitoring.drift.ignore:
             declared_column(name, self.data, "monitoring.drift.ignore")
-        for name in self.gates.slices:
-            if name not in LIVE_COLUMNS or not self.data.live.collect:
-                declared_column(name, self.data, "gates.slices")
+        check_gate_columns(self.gates, self.data)
         if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":
             raise ValueError("data.source.format: npz is for side tables only")
         if self.data.slate is not None and self.serving.max_rows > self.data.slate.max_rows:

@@ -27,6 +27,8 @@ class RunningStep:
         self.name = name
         self.rows: int | None = None
         """Rows of the log or of its feature table that the step processes (and of no other table)."""
+        self.champion: int | None = None
+        """The spec's champion after a run; the process that started the run remembers it."""
         self.record: dict[str, Any] = {}
 
     @property
@@ -37,7 +39,8 @@ class RunningStep:
     def finish(self, started: datetime, seconds: float) -> None:
         """Fill `record`: name, started (ISO 8601 UTC), seconds, peak_mib of this process.
 
-        Also rows and rows_per_s if known, and engine, where the step declared one (see `shortlist.system.execution`).
+        Also rows, rows_per_s and champion if known, and engine, where the step declared one (see
+        `shortlist.system.execution`).
         """
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         self.record = {
@@ -48,6 +51,8 @@ class RunningStep:
         }
         if self.rows is not None:
             self.record |= {"rows": self.rows, "rows_per_s": round(self.rows / max(seconds, 1e-9))}
+        if self.champion is not None:
+            self.record["champion"] = self.champion
         if (engine := EXECUTION.record()) is not None:
             self.record["engine"] = engine
 

@@ -40,8 +40,8 @@ def score_model(
         if declared_then:
             data = lenient_declaration(data_then, declared.data)
             log = read_log_of(data, source, runtime, Path(scratch))
-        slices = declared.gates.slices if declared.gates else (), gates.slices if gates else ()
-        if declared_then or features != declared.features or slices[0] != slices[1]:
+        kept_columns = [section.kept_columns(data) if section else () for section in (declared.gates, gates)]
+        if declared_then or features != declared.features or kept_columns[0] != kept_columns[1]:
             fitted_for_champion = Path(scratch) / "fitted"
             fit(data, features, gates, runtime, log, fitted_for_champion, learning=False)
         days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], data.split)

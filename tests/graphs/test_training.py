@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,9 @@ def small_demo() -> dict[str, Any]:
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}  # a small model on few rows is poorly calibrated
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
     spec["gates"]["infra"] = {"seconds": 0.5}
+    spec["gates"]["slices"] = ["country", {"where": "surface = 'home'", "min_auc": 0.52, "max_drop": 0.1}]
+    rate = "SELECT avg(score) / avg(label) FROM test_rows WHERE duration > 5 AND published_date IS NOT NULL"
+    spec["gates"]["queries"] = {"rate_of_long": {"sql": rate, "min": 0.3, "max": 3}}
     sources = {"recent": {"kind": "popular", "keys": ["surface"]}, "together": {"kind": "co_visitation"}}
     spec["retrieval"] = {"candidates": 100, "sources": sources, "context": ["surface"]}
     spec["filters"]["fallback"] = ["recent"]
@@ -112,8 +116,13 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert 0.5 < summary["models"]["popularity"]["auc"] < summary["models"]["xgboost"]["auc"] < 1
     assert {gate["name"] for gate in summary["gates"]} == {
         "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra", "retrieval",
-        "slates", "unknown_values", "value",
+        "slates", "unknown_values", "value", "queries",
     }  # fmt: skip
+    blessed_gates = {gate["name"]: gate["reason"] for gate in summary["gates"] if gate["passed"]}
+    assert re.search(r"surface = 'home': AUC 0\.\d+ >= 0\.5200 \(min_auc\), AUC difference", blessed_gates["slices"])
+    assert re.fullmatch(r"rate_of_long: [\d.]+ >= 0\.3 and <= 3", blessed_gates["queries"])
+    begin = (demo.folder.parent / "index.html").read_text()
+    assert "version 1" in begin and f'href="{demo.folder.name}/report.html"' in begin
     compared = ModelComparison.model_validate_json((demo.folder / "compare.json").read_text())
     assert set(compared.models) == set(summary["models"])
     assert (compared.spec, compared.metric) == (summary["spec"], summary["metric"])

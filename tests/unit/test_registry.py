@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -66,3 +67,43 @@ def test_addresses_are_loaded_one_by_one(points: list[EntryPoint]) -> None:
     assert shapes.load("square") is Square
     with pytest.raises(ShortlistError, match=r"shortlist\.shapes: 'broken': no_such_package:Square cannot be loaded"):
         shapes.load("broken")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a project's shapes."""
+    monkeypatch.setattr(registry_module, "project_root", lambda: tmp_path)
+    folder = tmp_path / "pipelines/shapes"
+    folder.mkdir(parents=True)
+    return folder
+
+
+TRIANGLE = "class Triangle:\n    pass\n\n\nSHAPE = Triangle\n"
+
+
+@pytest.mark.usefixtures("points")
+def test_a_file_of_the_project_adds_an_extension_of_its_name(folder: Path) -> None:
+    (folder / "triangle.py").write_text(TRIANGLE)
+    (folder / "_shared.py").write_text("raise AssertionError")
+    shapes = Registry[type]("shapes", {"circle": Circle}, file_attribute="SHAPE").complete()
+    assert (list(shapes), shapes["triangle"].__name__) == (["circle", "triangle"], "Triangle")
+    assert shapes.added == {"triangle": str(folder / "triangle.py")}
+    assert dict(Registry[type]("shapes", {"circle": Circle}).complete()) == {"circle": Circle}
+
+
+@pytest.mark.usefixtures("points")
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("circle", TRIANGLE, "'circle' is test_registry:Circle and circle.py; give one of them another name"),
+        ("triangle", "SHAPE = 3", "SHAPE is of type int; wanted a value of type type"),
+        ("triangle", "SHAP = 3", "SHAPE is missing; wanted a value of type type"),
+        ("triangle", "SHAPE = (", "cannot be loaded: SyntaxError: '(' was never closed"),
+        ("triangle", "SHAPE = missing", "cannot be loaded: NameError: name 'missing' is not defined"),
+    ],
+)
+def test_a_file_that_is_no_extension_is_refused_with_its_path(folder: Path, name: str, text: str, message: str) -> None:
+    (folder / f"{name}.py").write_text(text)
+    with pytest.raises(ShortlistError) as refusal:
+        Registry[type]("shapes", {"circle": Circle}, file_attribute="SHAPE").complete()
+    assert str(refusal.value).replace(__name__, "test_registry").startswith(f"{folder / name}.py: {message}")

@@ -13,6 +13,7 @@ from shortlist.evaluation.gates.gate_inputs import GateInputs
 from shortlist.evaluation.gates.gate_result import GateResult, format_count
 from shortlist.evaluation.gates.integrity import verify_model_folder
 from shortlist.evaluation.gates.label_gate import LabelLimits, compare_with_constant_rate, labels_gate
+from shortlist.evaluation.gates.queries import queries_gate
 from shortlist.evaluation.gates.retrieval import RetrievalLimits, retrieval_gate
 from shortlist.evaluation.gates.slates import SlateLimits, SlateMeasures, slates_gate
 from shortlist.evaluation.gates.unknown_values import UnknownValueLimits, unknown_values_gate
@@ -326,6 +327,8 @@ def slices_gate(
 ) -> GateResult:
     """Hold when a slice fell behind the reference by more than the margin, or declared slices cannot be judged.
 
+    A slice by a condition is judged by its own limits; where it cannot be measured, the candidate is held.
+
     Args:
         slices: Every slice, its p-value Holm-corrected; None when they could not be compared.
         reference: The champion, or the baseline when there is none.
@@ -334,14 +337,26 @@ def slices_gate(
     """
     if slices is None:
         return GateResult.from_failures("slices", [problem or "the slices were not compared"], "", reference=reference)
-    judged_slices = [comparison for comparison in slices if comparison.difference is not None]
-    failures = list(_iter_slice_failures(judged_slices, reference, limits))
-    if limits.slices and not judged_slices:
-        failures.append(f"none of {len(slices)} slices could be judged (min_slice_rows {limits.min_slice_rows})")
-    skipped = len(slices) - len(judged_slices)
+    conditions = [comparison for comparison in slices if comparison.condition is not None]
+    value_slices = [comparison for comparison in slices if comparison.condition is None]
+    judged_slices = [comparison for comparison in value_slices if comparison.difference is not None]
+    failures = [
+        _describe_condition(comparison, reference, limits)
+        for comparison in conditions
+        if comparison.difference is None or comparison.misses_min_auc or comparison.misses_max_drop
+    ]
+    failures += _iter_slice_failures(judged_slices, reference, limits)
+    if limits.slice_columns and not judged_slices:
+        failures.append(f"none of {len(value_slices)} slices could be judged (min_slice_rows {limits.min_slice_rows})")
+    skipped = len(value_slices) - len(judged_slices)
     margin = f"{limits.max_slice_auc_drop:.3f}"
     passes = f"{len(judged_slices)} slices not behind {reference} by more than {margin}, {skipped} not judged"
-    numbers = {"judged": len(judged_slices), "not_judged": skipped, "reference": reference}
+    passes += "".join(f"; {_describe_condition(comparison, reference, limits)}" for comparison in conditions)
+    numbers: dict[str, Any] = {"judged": len(judged_slices), "not_judged": skipped, "reference": reference}
+    if conditions:
+        numbers["conditions"] = {
+            comparison.name: comparison.difference and comparison.difference.model_dump() for comparison in conditions
+        }
     return GateResult.from_failures("slices", failures, passes, **numbers, max_slice_auc_drop=limits.max_slice_auc_drop)
 
 
@@ -414,6 +429,24 @@ def _gain_floors(metric: Metric, limits: Gates) -> dict[Metric, float]:
 def _measured_interval(measures: Measures, metric: str) -> ConfidenceInterval | None:
     interval: ConfidenceInterval | None = getattr(measures, metric)
     return interval
+
+
+def _describe_condition(comparison: SliceComparison, reference: str, limits: Gates) -> str:
+    """Return the figures of both models on a condition's rows beside its limits, or why there are none."""
+    gap, condition = comparison.difference, comparison.condition
+    if gap is None or comparison.auc is None or condition is None:
+        return f"{comparison.name}: unknown, {comparison.note}"
+    figures = []
+    if condition.min_auc is not None:
+        sign = "<" if comparison.misses_min_auc else ">="
+        figures.append(f"AUC {comparison.auc.low:.4f} {sign} {condition.min_auc:.4f} (min_auc)")
+    if condition.max_drop is not None:
+        sign = "<" if comparison.misses_max_drop else ">="
+        figures.append(f"AUC difference {gap.low:+.4f} {sign} {-condition.max_drop:.4f} (max_drop)")
+    return (
+        f"{comparison.name}: {', '.join(figures)} ({gap.candidate:.4f} against {gap.reference:.4f} of {reference} on"
+        f" the same {format_count(comparison.rows)} test rows; {limits.confidence:.0%} bounds)"
+    )
 
 
 def _iter_slice_failures(judged_slices: Sequence[SliceComparison], reference: str, limits: Gates) -> Iterator[str]:
@@ -493,10 +526,38 @@ GATES: Final = Registry[Gate](
             ValueLimits,
             lambda case: case.evidence.retrieval_declared,
         ),
+        "queries": Gate(
+            lambda case: queries_gate(case.scored, case.evidence.baseline, case.evidence.serving, case.limits),
+            declared=lambda case: bool(case.limits.queries),
+        ),
         "infra": Gate(lambda case: infra_gate(case.validation, case.digest, case.limits.infra)),
     },
+    file_attribute="GATE",
 )
 """Every gate, in the order of reports."""
+
+
+def iter_results(case: Case) -> Iterator[GateResult]:
+    """Yield the result of every registered gate that a spec requires or declares.
+
+    A gate that is not built in holds the candidate when it fails; its result has its name in the registry.
+    """
+    for name, gate in GATES.complete().items():
+        if (origin := GATES.added.get(name)) is None:
+            if gate.declared is None or gate.declared(case):
+                yield gate.judge(case)
+        elif (result := _judge_added(name, gate, origin, case)) is not None:
+            yield result
+
+
+def _judge_added(name: str, gate: Gate, origin: str, case: Case) -> GateResult | None:
+    try:
+        if gate.declared is None or gate.declared(case):
+            return gate.judge(case).model_copy(update={"name": name})
+    except Exception as error:  # whatever the user's code raises
+        reason = f"the gate itself failed ({origin}): {type(error).__name__}: {error}"
+        return GateResult.from_failures(name, [reason], "")
+    return None
 
 
 def required_gates() -> tuple[str, ...]:

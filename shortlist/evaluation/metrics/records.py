@@ -6,6 +6,8 @@ from typing import Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shortlist.spec.gates import SliceLimits
+
 Role = Literal["candidate", "baseline", "champion"]
 Metric = Literal["auc", "log_loss", "gauc", "ndcg_at_10"]
 """`gauc`: AUC within each user, weighted by the user's rows. `ndcg_at_10`: mean nDCG of the first ten of each list."""
@@ -213,10 +215,14 @@ class SkewMeasures(Record):
 
 
 class SliceComparison(Record):
-    """Comparison of a candidate with a reference on the rows where a column has one value."""
+    """Comparison of a candidate with a reference on the rows where a column has one value, or a condition is true."""
 
-    column: str
-    value: str
+    column: str = ""
+    value: str = ""
+    condition: SliceLimits | None = None
+    """The condition with its limits; None for a slice by a column's value."""
+    auc: ConfidenceInterval | None = None
+    """AUC of the candidate on the rows of a condition; None when it is not judged."""
     rows: int
     positives: int
     difference: MetricDifference | None = None
@@ -231,10 +237,22 @@ class SliceComparison(Record):
     """Why the slice is not judged."""
 
     @property
+    def misses_min_auc(self) -> bool:
+        """Whether the condition declares a minimum of the AUC that the lower bound does not reach."""
+        floor = self.condition.min_auc if self.condition else None
+        return floor is not None and self.auc is not None and self.auc.low < floor
+
+    @property
+    def misses_max_drop(self) -> bool:
+        """Whether the condition declares a margin, and the candidate may be worse than the reference by more."""
+        drop = self.condition.max_drop if self.condition else None
+        return drop is not None and self.difference is not None and self.difference.low < -drop
+
+    @property
     def name(self) -> str:
         """Name of the slice in reports.
 
         >>> SliceComparison(column="tab", value="2", rows=10, positives=1).name
         'tab = 2'
         """
-        return f"{self.column} = {self.value}"
+        return self.condition.where if self.condition else f"{self.column} = {self.value}"

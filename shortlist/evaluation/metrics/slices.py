@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from shortlist.evaluation.metrics.intervals import bootstrap_differences
+from shortlist.evaluation.metrics.intervals import bootstrap_differences, resample
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 from shortlist.evaluation.metrics.records import SliceComparison
 from shortlist.evaluation.metrics.scores import ScoredRows, check_same_rows
-from shortlist.spec.gates import Gates
+from shortlist.spec.gates import COLD_COLUMNS, Gates, SliceLimits
+from shortlist.system.row_expressions import compile_expression
 
 PREFIX = "slice_"
-COLD = ("cold_user", "cold_item")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ def compare_slices(
 ) -> tuple[SliceComparison, ...]:
     """Return the comparison of a candidate with a reference for every slice of the test rows, p-values corrected.
 
-    Slices are the most frequent values of the columns `slice_*`, cold users and cold items.
+    Slices are the most frequent values of the columns `slice_*`, cold users and cold items; and the declared
+    conditions, each judged by its own limits.
 
     Raises:
         UnmeasurableError: The two were not scored on the same rows, or a declared slice column is missing.
@@ -39,7 +40,10 @@ def compare_slices(
     comparisons = [
         _compare(row_slice, candidate, reference, limits, seed) for row_slice in _iter_slices(candidate.frame, limits)
     ]
-    return correct_p_values(comparisons, limits.max_slice_auc_drop)
+    by_condition = [
+        _compare_condition(condition, candidate, reference, limits, seed) for condition in limits.conditions
+    ]
+    return (*by_condition, *correct_p_values(comparisons, limits.max_slice_auc_drop))
 
 
 def correct_p_values(slices: Sequence[SliceComparison], margin: float) -> tuple[SliceComparison, ...]:
@@ -82,9 +86,9 @@ def _p_value(comparison: SliceComparison, margin: float) -> float:
 
 
 def _iter_slices(frame: pl.DataFrame, limits: Gates) -> Iterable[_RowSlice]:
-    for column in (column for column in COLD if column in frame.columns):
+    for column in (column for column in COLD_COLUMNS if column in frame.columns):
         yield _RowSlice(column, "yes", frame[column].fill_null(value=True).to_numpy())
-    for name in limits.slices:
+    for name in limits.slice_columns:
         if PREFIX + name not in frame.columns:
             raise UnmeasurableError(f"the scores carry no column '{PREFIX}{name}' to slice by")
         values = frame[PREFIX + name].cast(pl.String).fill_null("(null)")
@@ -111,3 +115,37 @@ def _compare(
         return comparison.model_copy(update={"note": f"not judged: {problem}"})
     ungated_differences = {name: metric_differences.get(name) for name in ("gauc", "ndcg_at_10")}
     return comparison.model_copy(update={"difference": metric_differences["auc"], **ungated_differences})
+
+
+def rename_columns(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return scored rows with the log's names of columns: `slice_price` is `price`; null coldness counts as cold."""
+    columns = (
+        pl.col(name).fill_null(value=True) if name in COLD_COLUMNS else pl.col(name).alias(name.removeprefix(PREFIX))
+        for name in frame.columns
+        if name.startswith(PREFIX) or PREFIX + name not in frame.columns
+    )
+    return frame.select(columns)
+
+
+def _compare_condition(
+    condition: SliceLimits, candidate: ScoredRows, reference: ScoredRows, limits: Gates, seed: int
+) -> SliceComparison:
+    """Return the comparison on the rows where a condition is true, which are judged by its own limits."""
+    expression, frame = compile_expression(condition.where), rename_columns(candidate.frame)
+    if missing_columns := [name for name in expression.columns if name not in frame.columns]:
+        raise UnmeasurableError(f"the scores carry no column '{missing_columns[0]}', which \"{expression.text}\" reads")
+    mask = expression.evaluate_condition(frame)
+    rows = candidate.filter_rows(mask)
+    comparison = SliceComparison(condition=condition, rows=rows.rows, positives=rows.positives)
+    if not rows.rows:
+        return comparison.model_copy(update={"note": "no test row meets the condition"})
+    if rows.rows < limits.min_slice_rows:
+        return comparison.model_copy(update={"note": f"fewer than {limits.min_slice_rows} rows (min_slice_rows)"})
+    rounds, confidence = limits.bootstrap_rounds, limits.confidence
+    try:
+        differences = bootstrap_differences(rows, reference.filter_rows(mask), confidence, rounds, seed)
+        auc = resample(rows, rounds, seed)["auc"].interval(confidence)
+    except UnmeasurableError as problem:
+        return comparison.model_copy(update={"note": str(problem)})
+    ungated_differences = {name: differences.get(name) for name in ("gauc", "ndcg_at_10")}
+    return comparison.model_copy(update={"auc": auc, "difference": differences["auc"], **ungated_differences})

@@ -111,9 +111,21 @@ def analyze_step(
 
 
 def _run_checks(inputs: CheckInputs) -> Iterator[CheckResult]:
-    for check in CANARY_CHECKS.complete().values():
-        check_results = check(inputs)
+    for name, check in CANARY_CHECKS.complete().items():
+        check_results = _run_added(name, check, inputs) if name in CANARY_CHECKS.added else check(inputs)
         yield from check_results if isinstance(check_results, tuple) else (check_results,)
+
+
+def _run_added(name: str, check: CanaryCheck, inputs: CheckInputs) -> CheckResult | tuple[CheckResult, ...]:
+    """Return the results of a check that is not built in; it waits when it fails, as without evidence."""
+    try:
+        check_results = check(inputs)
+        if not isinstance(check_results, tuple | CheckResult):
+            raise TypeError(f"it returned {type(check_results).__name__}, wanted CheckResult")
+    except Exception as error:  # whatever the user's code raises
+        reason = f"{name}: the check itself failed ({CANARY_CHECKS.added[name]}): {type(error).__name__}: {error}"
+        return CheckResult(name, "wait", reason)
+    return check_results
 
 
 def _reasons_with_status(checks: Sequence[CheckResult], status: str) -> list[str]:
@@ -261,6 +273,8 @@ CANARY_CHECKS: Final = Registry[CanaryCheck](
             for name, check in inputs.policy.checks.items()
         ),
     },
+    file_attribute="CHECK",
 )
 """Canary checks by name, in order of precedence: the first breach gives the reason. Those of installed packages (entry
-points of the group `shortlist.canary_checks`) come last."""
+points of the group `shortlist.canary_checks`) and of the project's files (`pipelines/canary_checks/<name>.py`) come
+last."""

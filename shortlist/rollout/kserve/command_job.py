@@ -202,9 +202,11 @@ class JobRun:
         return ClusterError(f"Job {self._api.namespace}/{self._name}: its pod does not start: {cause}")
 
     def _gone(self, cause: str) -> ClusterError:
+        spec = self._job["metadata"]["labels"][SPEC_LABEL]
         return ClusterError(
             f"Job {self._api.namespace}/{self._name}: its pod ended without an exit code ({cause}). make canary-status"
-            " says how far a rollout came; make deploy-canary resumes it, make rollback ends it."
+            f" SPEC={spec} says how far a rollout came; make deploy-canary SPEC={spec} resumes it, make rollback"
+            f" SPEC={spec} ends it."
         )
 
 

@@ -131,14 +131,14 @@ class KubeFleet:
 
     def verify(self, version: int) -> None:
         """Raise `IntegrityError` when the InferenceService or the published files of a version were changed."""
-        service = self._find(version)
+        service, redeploys = self._find(version), f"make deploy-canary SPEC={self.owner.spec} deploys it again"
         if service is None:
-            raise IntegrityError(f"version {version} is not deployed any more; make deploy-canary deploys it again")
+            raise IntegrityError(f"version {version} is not deployed any more; {redeploys}")
         name = service["metadata"]["name"]
         if was_modified(service):
             raise IntegrityError(
                 f"InferenceService {self.owner.namespace}/{name}: somebody changed it since it was made; delete it, and"
-                " make deploy-canary makes it again"
+                f" {redeploys}"
             )
         digest, repository = (annotations_of(service)[key] for key in (DIGEST_ANNOTATION, REPOSITORY_ANNOTATION))
         if name != self.owner.version_name(version, digest):

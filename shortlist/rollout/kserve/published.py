@@ -79,7 +79,7 @@ def verify_published(objects: ObjectStore, key: str, digest: str) -> None:
     url = objects.url(key)
     content = objects.read(f"{key}/{RECORD}")
     if content is None:
-        raise IntegrityError(f"{url}: nothing whole is there any more; make deploy-canary publishes it again")
+        raise IntegrityError(f"{url}: nothing whole is there any more; the next rollout publishes it again")
     files = read_record(content, url)
     named = {name: sha for name, sha in files.items() if Path(name).name != Files.MANIFEST}
     if (present_digest := digest_of_files(named)) != digest:

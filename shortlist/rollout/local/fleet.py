@@ -43,7 +43,10 @@ class LocalFleet:
         """Raise `IntegrityError` when a served file is not the one that was deployed."""
         deployed = self._stack.record.versions.get(version)
         if deployed is None:
-            raise IntegrityError(f"version {version} is not deployed any more; make deploy-canary deploys it again")
+            raise IntegrityError(
+                f"version {version} is not deployed any more; make deploy-canary SPEC={self._stack.paths.root.name}"
+                " deploys it again"
+            )
         folder = self._stack.paths.versions / f"v{version}"
         check_repository(folder / "repository", deployed.repository_digest)
         verify_deployed(folder, deployed.deployment)

@@ -129,7 +129,7 @@ def test_a_pod_that_was_evicted_is_no_success(kube: KubeServer, tmp_path: Path) 
         return pod
 
     kube.make_job_pod = make
-    with pytest.raises(ClusterError, match=r"ended without an exit code \(Evicted\)\. make canary-status says"):
+    with pytest.raises(ClusterError, match=r"ended without an exit code \(Evicted\)\. make canary-status SPEC="):
         job_run(kube).run()
 
 

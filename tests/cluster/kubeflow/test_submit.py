@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import kfp
 import kube_rbac
 import pytest
 from kfp_server import Fault, KubeflowServer, access_review, running
@@ -55,6 +56,27 @@ def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec:
         tracking_variable="MLFLOW_TRACKING_URI",
         database_variable="SHORTLIST_DATABASE",
     )
+
+
+@pytest.mark.filterwarnings("ignore:This client only works with Kubeflow Pipeline:FutureWarning")
+def test_kubeflows_own_client_lists_the_run_and_starts_its_version_again(
+    server: KubeflowServer, spec: Spec, submission: Submission
+) -> None:
+    submitted = submit_run(submission, spec, client(server))
+    kubeflow = kfp.Client(host=server.url, namespace="team-a")
+    (run,) = kubeflow.list_runs().runs
+    (pipeline,) = kubeflow.list_pipelines().pipelines
+    (version,) = kubeflow.list_pipeline_versions(pipeline.pipeline_id).pipeline_versions
+    assert (run.run_id, run.display_name, pipeline.display_name) == (
+        submitted.run_id, submission.name, "demo-training",
+    )  # fmt: skip
+    parameters = {**run.runtime_config.parameters, "skew_rows": 200.0}
+    second_run = kubeflow.run_pipeline(
+        run.experiment_id, "by hand", pipeline_id=pipeline.pipeline_id, version_id=version.pipeline_version_id,
+        params={name: parameters[name] for name in run.runtime_config.parameters}, service_account=run.service_account,
+    )  # fmt: skip
+    listed_names = [listed_run.display_name for listed_run in kubeflow.list_runs().runs]
+    assert (second_run.display_name, listed_names) == ("by hand", [submission.name, "by hand"])
 
 
 def test_asked_twice_it_is_started_once(server: KubeflowServer, spec: Spec, submission: Submission) -> None:

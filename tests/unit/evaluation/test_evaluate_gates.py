@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from shortlist.report.assembly import gate_lines
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import write_json, write_manifest
+from shortlist.system import registry
 
+ROOT = Path(__file__).parents[3]
 Frame = Callable[..., pl.DataFrame]
 
 
@@ -315,8 +318,70 @@ def test_a_blessing_stays_valid_when_a_gate_is_uninstalled_later(run: Run, monke
 def test_the_settings_of_a_gate_of_ones_own_are_checked() -> None:
     with pytest.raises(ValidationError, match="'spred' is no gate with settings of its own; did you mean 'spread'"):
         Gates.model_validate({"custom": {"spred": {}}})
-    with pytest.raises(ValidationError, match="min_deviaton"):
+    with pytest.raises(ValidationError) as refusal:
         Gates.model_validate({"custom": {"spread": {"min_deviaton": 1}}})
+    assert refusal.value.errors()[0]["loc"] == ("custom", "spread", "min_deviaton")
+
+
+GATE_FILE = re.findall(r"```python\n(.*?)```", (ROOT / "docs/gates.md").read_text(), re.DOTALL)[0]
+"""The example of the page."""
+
+
+@pytest.fixture
+def add_gate_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """Return a function that adds a gate in a file of the project."""
+    gates = dict(GATES)
+
+    def add_gate_file(text: str) -> Path:
+        path = tmp_path / "project/pipelines/gates/top_scores.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        monkeypatch.setattr(registry, "project_root", lambda: tmp_path / "project")
+        monkeypatch.setattr(GATES, "_complete", False)
+        monkeypatch.setattr(GATES, "added", {})
+        return path
+
+    yield add_gate_file
+    GATES.clear()
+    GATES.update(gates)
+
+
+@pytest.mark.parametrize(("max_share", "holds"), [(0.2, set()), (0.1, {"top_scores"})])
+def test_a_gate_in_a_file_of_the_project_decides_by_its_settings(
+    run: Run, add_gate_file: Callable[[str], Path], max_share: float, holds: set[str]
+) -> None:
+    add_gate_file(GATE_FILE)
+    run.limits = Gates.model_validate({**run.limits.model_dump(), "custom": {"top_scores": {"max_share": max_share}}})
+    _, verdict = run.evaluate_gates()
+    assert {gate.name for gate in verdict.reports[0].gates if not gate.passed} == holds
+    assert "top_scores" in verdict.reports[0].required
+
+
+def test_a_gate_of_the_project_that_fails_holds_with_its_file_and_error(
+    run: Run, add_gate_file: Callable[[str], Path]
+) -> None:
+    path = add_gate_file(GATE_FILE.replace("> 0.5).mean()", "> 0.5).mean()[0]"))
+    _, verdict = run.evaluate_gates()
+    (hold,) = verdict.reports[0].holds
+    reason = f"the gate itself failed ({path}): IndexError: invalid index to scalar variable."
+    assert hold == f"Gate 'top_scores' holds the candidate: {reason}."
+
+
+def test_a_query_holds_a_candidate(run: Run) -> None:
+    sql = "SELECT avg(score) FROM test_rows WHERE tab = 1"
+    run.limits = Gates.model_validate({**run.limits.model_dump(), "queries": {"mean": {"sql": sql, "max": 0.1}}})
+    assert run.held_by() == {"queries"}
+
+
+def test_a_slice_by_a_condition_holds_a_candidate_that_every_other_gate_passes(run: Run) -> None:
+    worse = pl.when((pl.col("slice_tab") == 2) & ~pl.col("cold_user")).then(0.25).otherwise("score")
+    loose = {"max_calibration_error": 1.0, "max_rate_error": 1.0, "max_slice_auc_drop": 0.5, "slices": ()}
+    run.limits = Gates.model_validate({**run.limits.model_dump(), **loose})
+    run.score("xgboost", run.frame.with_columns(score=worse))
+    assert run.evaluate_gates()[0] == "xgboost"
+    condition = {"where": "tab = 2 AND NOT cold_user", "min_auc": 0.6}
+    run.limits = Gates.model_validate({**run.limits.model_dump(), "slices": [condition]})
+    assert run.held_by() == {"slices"}
 
 
 def test_a_declared_model_without_files_fails_the_gates(run: Run) -> None:

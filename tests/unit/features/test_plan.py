@@ -142,3 +142,12 @@ def test_a_window_and_a_column_may_not_share_a_name(world: Any) -> None:
     columns.append({"kind": "target", "key": ["page"], "of": "likes_7d", "name": "two"})
     with pytest.raises(PlanError, match="view 'by_page' would hold a column twice: rows, rows_7d, sum_likes_7d, "):
         planned(world, *columns, data=renamed(world, "seconds", "likes_7d"))
+
+
+def test_the_table_keeps_the_columns_that_conditions_and_queries_of_gates_read(world: Any) -> None:
+    gates = {
+        "slices": ["city", {"where": "price > 2 AND NOT cold_user", "max_drop": 0.1}],
+        "queries": {"long": {"sql": "SELECT avg(score) FROM test_rows WHERE Page = 'x'", "max": 1}},
+    }
+    sections = Features.model_validate({"columns": [{"kind": "numeric", "each": "price"}]}), Gates.model_validate(gates)
+    assert plan(world.data, *sections).slices == ("city", "price", "page")

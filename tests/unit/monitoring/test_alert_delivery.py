@@ -284,7 +284,7 @@ def test_a_torn_record_is_named(store: MonitoringStore, receiver: Receiver) -> N
     send_alerts(store, page(), destinations(receiver.url), MADE)
     path = store.folder / "alerts" / "ShortlistPage.json"
     path.write_text("{")
-    with pytest.raises(RecordError, match="move it away and run make watch again") as caught:
+    with pytest.raises(RecordError, match="move it away; the next monitoring run goes on") as caught:
         AlertRecords(store.records).read()
     assert str(path) in str(caught.value)
 

@@ -90,7 +90,7 @@ def test_rollback_succeeds_only_when_the_former_version_serves(
     deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda version: record)
     monkeypatch.setattr("shortlist.cli.serving._target_deployer", lambda spec, target, runs: deployer)
     assert shortlist(monkeypatch, "rollback", "demo") == code
-    next_step = "the rollout of version 2 was rolled back (it is odd). Then make rollback again."
+    next_step = "the rollout of version 2 was rolled back (it is odd). Then make rollback SPEC=demo again."
     assert (next_step in capsys.readouterr().err) == (code == 2)
 
 

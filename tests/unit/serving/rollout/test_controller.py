@@ -678,7 +678,10 @@ def test_another_version_is_refused_until_the_unfinished_rollout_ends(world: Wor
     with pytest.raises(Killed):
         world.roll_out().canary()
     world.models.add(3)
-    with pytest.raises(RolloutError, match=r"of version 2 lost its controller and is not over\. make deploy-canary"):
+    with pytest.raises(
+        RolloutError,
+        match=r"of version 2 lost its controller and is not over\. make deploy-canary SPEC=",
+    ):
         world.roll_out().canary(3)
 
 
@@ -790,7 +793,7 @@ def test_only_one_controller_works_at_a_time(world: World) -> None:
     assert world.is_promoted()
     assert refused == [
         f"rollout {record.id} of version 2 is under way (watching, 5 % of the users). Wait for it, or follow it with"
-        " make canary-status; make promote and make rollback end it at once."
+        " make canary-status SPEC=demo; make promote SPEC=demo and make rollback SPEC=demo end it at once."
     ]
 
 
@@ -909,7 +912,7 @@ def test_a_retired_version_is_returned_to_only_by_name(world: World) -> None:
 
 
 def test_there_is_nothing_to_roll_back_when_nothing_serves(tmp_path: Path) -> None:
-    with pytest.raises(RolloutError, match="nothing serves, so there is nothing to roll back; make deploy-canary"):
+    with pytest.raises(RolloutError, match="nothing serves, so there is nothing to roll back; make serve SPEC=demo"):
         World(tmp_path, first=True).roll_out().rollback()
 
 

@@ -10,6 +10,7 @@ import prometheus_server
 import pytest
 from prometheus_server import PrometheusServer
 
+from shortlist.rollout.checks import analysis
 from shortlist.rollout.checks.analysis import CANARY_CHECKS, CheckInputs
 from shortlist.rollout.checks.analysis_observer import AnalysisObserver
 from shortlist.rollout.checks.health import CheckResult, Health
@@ -17,6 +18,7 @@ from shortlist.rollout.checks.observations import CheckRecord, Observation
 from shortlist.rollout.evidence.reader import EvidenceReader
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.serving import KPI, Canary
+from shortlist.system import registry
 
 QUERY = 'sum(gpu_memory{version="7"})'
 
@@ -106,3 +108,36 @@ def test_a_further_check_is_a_function_and_a_line(tmp_path: Path, monkeypatch: p
     observation = observe(tmp_path, {})
     assert observation.decision == "roll_back"
     assert observation.reason == "at 5 %: 5 client errors"
+
+
+CHECK_FILE = """
+from shortlist.rollout.checks.analysis import CheckInputs
+from shortlist.rollout.checks.health import CheckResult
+
+
+def CHECK(inputs: CheckInputs) -> CheckResult:
+    errors = inputs.step_evidence.canary.client_errors
+    return CheckResult("mistakes", "breach" if errors > 4 else "ok", f"{errors} client errors")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "decision", "reason"),
+    [
+        (CHECK_FILE, "roll_back", "at 5 %: 5 client errors"),
+        (CHECK_FILE.replace("> 4", "/ 0"), "hold", "mistakes: the check itself failed ({path}): ZeroDivisionError: "),
+        (CHECK_FILE.replace("return CheckResult", ""), "hold", "({path}): TypeError: it returned NoneType"),
+    ],
+)
+def test_a_check_in_a_file_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, decision: str, reason: str
+) -> None:
+    path = tmp_path / "project/pipelines/canary_checks/mistakes.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    monkeypatch.setattr(registry, "project_root", lambda: tmp_path / "project")
+    checks = registry.Registry("canary_checks", dict(CANARY_CHECKS), file_attribute="CHECK")
+    monkeypatch.setattr(analysis, "CANARY_CHECKS", checks)
+    observation = observe(tmp_path, {})
+    assert observation.decision == decision
+    assert reason.format(path=path) in observation.reason

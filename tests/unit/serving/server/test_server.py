@@ -1,5 +1,6 @@
 """The complete server as a process, with a real Triton."""
 
+import asyncio
 import json
 import struct
 from typing import Any
@@ -122,6 +123,56 @@ def test_both_protocols_and_both_forms_give_the_same_answer_and_digest(server: A
     assert np.frombuffer(body[length:], np.float32).tolist() == expected
     assert logged(server, "json")["digest"] == logged(server, "binary")["digest"] == logged(server, "raw")["digest"]
     assert logged(server, "raw")["track"] == "stable"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_tritons_grpc_client_is_answered_with_and_without_gzip(server: Any, compression: str | None) -> None:
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+        answer = client.infer("shop", items_of(triton_grpc), compression_algorithm=compression)
+    assert answer.as_numpy("score").tolist() == [1.0, -2.5, 0.0]
+
+
+@pytest.mark.parametrize("algorithm", [None, "gzip", "deflate"])
+def test_tritons_http_client_is_answered_with_and_without_compression(server: Any, algorithm: str | None) -> None:
+    pytest.importorskip("geventhttpclient", reason="needs tritonclient[http]")
+    from tritonclient import http as triton_http
+
+    with triton_http.InferenceServerClient(f"127.0.0.1:{server.http}") as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("shop", "3")
+        assert client.get_model_metadata("shop")["outputs"][0]["name"] == "score"
+        answer = client.infer(
+            "shop", items_of(triton_http), request_compression_algorithm=algorithm,
+            response_compression_algorithm=algorithm,
+        )  # fmt: skip
+    assert answer.as_numpy("score").tolist() == [1.0, -2.5, 0.0]
+
+
+def test_kserves_client_is_answered(server: Any) -> None:
+    pytest.importorskip("kserve.inference_client", reason="needs kserve, whose client is tried beside this project")
+    import kserve
+
+    url = f"http://127.0.0.1:{server.http}"
+
+    async def ask() -> list[float]:
+        async with kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2")) as client:
+            assert await client.is_server_live(url)
+            assert await client.is_server_ready(url)
+            assert await client.is_model_ready(url, "shop")
+            item = kserve.InferInput("item_id", [3], "BYTES", data=["item 0", "item 2", "nowhere"])
+            position = kserve.InferInput("position", [1], "INT64", data=[1])
+            answer = await client.infer(url, kserve.InferRequest("shop", [item, position]), model_name="shop")
+            return [float(score) for score in answer.outputs[0].data]
+
+    assert asyncio.run(ask()) == [1.0, -2.5, 0.0]
+
+
+def items_of(client: Any) -> list[Any]:
+    """Return the inputs of three candidates, as a module of Triton's client has them."""
+    items = client.InferInput("item_id", [3], "BYTES")
+    items.set_data_from_numpy(np.array(["item 0", "item 2", "nowhere"], np.object_))
+    position = client.InferInput("position", [1], "INT64")
+    position.set_data_from_numpy(np.array([1]))
+    return [items, position]
 
 
 def _binary(server: Any, values: dict[str, Any], request_id: str) -> tuple[int, dict[str, str], bytes]:
