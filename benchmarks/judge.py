@@ -150,7 +150,7 @@ def write_logs(paths: ServingPaths) -> None:
     canary = generator.random(users)[user] < np.array(POLICY.steps)[step] / 100
     paths.logs.mkdir(parents=True)
     line = {"time": "2026-11-21T03:34:00.123456Z", "rollout": "r", "path": "/v2/models/demo/infer", "version": "3"}
-    constant_fields = {"protocol": "HTTP/1.1", "status": 200, "grpc": None, "flags": None}
+    constant_fields = {"sender": "backend", "protocol": "HTTP/1.1", "status": 200, "grpc": None, "flags": None}
     with (paths.logs / f"envoy-a{ACCESS_LOG}").open("wb") as file:
         for number in range(REQUESTS):
             track = "canary" if canary[number] else "stable"
@@ -175,6 +175,7 @@ def _append_records(
         "time": datetime.now(UTC),
         "track": track,
         "rollout": "r",
+        "sender": "backend",
         "version": 3,
         "status": 200,
         "digest": "0" * 16,

@@ -81,11 +81,11 @@ def small_spec(seed: int) -> Spec:
 
 
 @contextmanager
-def asking(port: int, spec: Spec, log: Path, ledger: Path) -> Iterator[Synchronized[int]]:
+def asking(endpoint: Endpoint, spec: Spec, log: Path, ledger: Path) -> Iterator[Synchronized[int]]:
     """Ask while the block runs, in a process of its own; gives the count of answers so far."""
     context = multiprocessing.get_context("spawn")
     stop, count = context.Event(), context.Value("q", 0)
-    process = context.Process(target=ask, args=(port, spec, log, ledger, stop, count))
+    process = context.Process(target=ask, args=(endpoint, spec, log, ledger, stop, count))
     process.start()
     try:
         yield count
@@ -94,14 +94,14 @@ def asking(port: int, spec: Spec, log: Path, ledger: Path) -> Iterator[Synchroni
         process.join()
 
 
-def ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, count: Synchronized[int]) -> None:
+def ask(endpoint: Endpoint, spec: Spec, log: Path, ledger: Path, stop: Event, count: Synchronized[int]) -> None:
     """Ask in a closed loop until it is time to stop; write the ledger, its times as those of the wall clock."""
-    asyncio.run(_ask(port, spec, log, ledger, stop, count))
+    asyncio.run(_ask(endpoint, spec, log, ledger, stop, count))
 
 
-async def _ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, count: Synchronized[int]) -> None:
+async def _ask(endpoint: Endpoint, spec: Spec, log: Path, ledger: Path, stop: Event, count: Synchronized[int]) -> None:
     sessions = list(Sessions(spec.data, log, 2, ROWS))
-    async with connect(Endpoint(port=port, model=spec.name)) as client:
+    async with connect(endpoint) as client:
         prepared = [(client.prepare(session.inputs), session.user) for session in sessions]
         repeated = enumerate(itertools.cycle(prepared))
         asks = (DueRequest(request, f"soak-{number}", user) for number, (request, user) in repeated)
@@ -226,7 +226,7 @@ def soak(folder: Path, printing: Console, request_count: int) -> tuple[SoakRecor
     try:
         log = Path(read_json(open_runs_folder(runs).stores / "feast" / spec.name / SERVING)["log"])
         began = time.monotonic()
-        with asking(stack.port, spec, log, folder / "ledger.parquet") as count:
+        with asking(stack.backend_endpoint(), spec, log, folder / "ledger.parquet") as count:
             records = roll_out_in_turn(deployer, (1, 2), count, request_count)
         seconds = time.monotonic() - began
     finally:

@@ -105,11 +105,11 @@ def losses(ledger: pl.DataFrame, faults: list[Fault]) -> list[Loss]:
 
 
 @contextmanager
-def asking(port: int, spec: Spec, log: Path, ledger: Path, rate: float) -> Iterator[Synchronized[int]]:
+def asking(endpoint: Endpoint, spec: Spec, log: Path, ledger: Path, rate: float) -> Iterator[Synchronized[int]]:
     """Ask at a steady rate while the block runs, in a process of its own; gives the count of scored requests so far."""
     context = multiprocessing.get_context("spawn")
     stop, count = context.Event(), context.Value("q", 0)
-    process = context.Process(target=_ask, args=(port, spec, log, ledger, rate, stop, count))
+    process = context.Process(target=_ask, args=(endpoint, spec, log, ledger, rate, stop, count))
     process.start()
     try:
         yield count
@@ -118,15 +118,17 @@ def asking(port: int, spec: Spec, log: Path, ledger: Path, rate: float) -> Itera
         process.join()
 
 
-def _ask(port: int, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]) -> None:
-    asyncio.run(_run_load(port, spec, log, ledger, rate, stop, count))
+def _ask(
+    endpoint: Endpoint, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]
+) -> None:
+    asyncio.run(_run_load(endpoint, spec, log, ledger, rate, stop, count))
 
 
 async def _run_load(
-    port: int, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]
+    endpoint: Endpoint, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]
 ) -> None:
     sessions = list(Sessions(spec.data, log, 2, ROWS))
-    async with connect(Endpoint(port=port, model=spec.name, timeout_seconds=60, resend=True)) as client:
+    async with connect(endpoint) as client:
         prepared = [(client.prepare(session.inputs), session.user) for session in sessions]
         asks = (
             DueRequest(request, f"soak-{number}", user)
@@ -156,7 +158,7 @@ def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) ->
         log = Path(read_json(open_runs_folder(runs).stores / "feast" / spec.name / SERVING)["log"])
         rollouts = Rollouts(deployer, spec_file, runs, (1, 2))
         harm = Harm(deployer, rollouts, chance)
-        with asking(stack.port, spec, log, folder / "ledger.parquet", rate) as count:
+        with asking(stack.backend_endpoint(), spec, log, folder / "ledger.parquet", rate) as count:
             while count.value < rate:
                 time.sleep(0.1)
             with rollouts.running():

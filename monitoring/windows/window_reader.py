@@ -57,6 +57,8 @@ class WindowReader:
     outcomes: ServingLog
     serving: Serving
     """The spec's section: the logged share of answers that do not record it, and who vouches for users."""
+    sampling_key: str = ""
+    """Key of the hash that chose the logged answers."""
 
     def read(self, span: Span) -> LiveWindow:
         """Return the window of a span of time.
@@ -141,7 +143,8 @@ class WindowReader:
     def _count_orphans(self, unmatched_outcomes: pl.DataFrame, since: datetime, until: datetime) -> int:
         """Return how many outcomes belong to no logged request of a span of time."""
         if unmatched_outcomes.height and self.serving.log.sampling < 1:
-            is_logged = [is_sampled(name, self.serving.log.sampling) for name in unmatched_outcomes["request_id"]]
+            share, key = self.serving.log.sampling, self.sampling_key
+            is_logged = [is_sampled(name, share, key) for name in unmatched_outcomes["request_id"]]
             unmatched_outcomes = unmatched_outcomes.filter(pl.Series(is_logged, dtype=pl.Boolean))
         if unmatched_outcomes.height:
             hashed = unmatched_outcomes.select(request_hash(), "outcomes")

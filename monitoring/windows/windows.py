@@ -29,6 +29,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
+from shortlist.serving.stack_secrets import sampling_key
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
 from shortlist.spec.serving import Serving
@@ -112,7 +113,10 @@ class Windows:
 
     @cached_property
     def _reader(self) -> WindowReader:
-        return WindowReader(self._data, self._log, self._settings, self._predictions, self._outcomes, self._serving)
+        return WindowReader(
+            self._data, self._log, self._settings, self._predictions, self._outcomes, self._serving,
+            sampling_key(self._paths.secrets),
+        )  # fmt: skip
 
     @cached_property
     def _predictions(self) -> LogIndex:

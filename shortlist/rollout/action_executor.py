@@ -138,6 +138,7 @@ class ActionExecutor:
                 canary=self._state.candidate,
                 percent=action.percent,
                 rollout=self._state.rollout,
+                salt=self._record.salt,
                 step=action.step,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -17,6 +18,7 @@ from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 
 _COMMAND_TIMEOUT_SECONDS: Final = 180.0
+_SALT_BYTES: Final = 16
 
 
 class RolloutCommands:
@@ -205,6 +207,7 @@ class RolloutCommands:
                 state=state,
                 kind=deployment.kind,
                 digest=deployment.digest,
+                salt=secrets.token_hex(_SALT_BYTES),
                 policy=self._policy,
                 labels=self._guarded_labels,
                 returning=returning,

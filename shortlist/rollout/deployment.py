@@ -41,9 +41,16 @@ class Route(BaseModel):
     percent: int = Field(default=0, ge=0, le=100)
     """Share of the users that get the canary."""
     rollout: str | None = None
-    """Id of the unfinished rollout; the salt of the hash that assigns users to the canary."""
+    """Id of the unfinished rollout."""
+    salt: str = Field(default="", exclude_if=lambda salt: not salt)
+    """Secret salt of the hash that assigns users to the canary; empty for rollouts of earlier versions: the id."""
     step: int | None = None
     """Step of the rollout, from 0."""
+
+    @property
+    def hash_salt(self) -> str:
+        """Salt of the hash that assigns users to the canary."""
+        return self.salt or self.rollout or ""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:

@@ -71,6 +71,8 @@ class RolloutRecord(Record):
     """Guarded labels by name, as declared when the rollout began."""
     notices: tuple[str, ...] = ()
     """What should be known before users get the candidate."""
+    salt: str = ""
+    """Secret salt of the hash that assigns users to the canary; empty in records of earlier versions: the id."""
     returning: bool = False
     """The rollout returns to a version that served before."""
     elapsed_seconds: float = 0.0

@@ -156,7 +156,8 @@ class Rollouts:
         shutil.rmtree(self.fetched_files_folder(rollout), ignore_errors=True)
 
     def _make_folder(self, rollout: str) -> None:
-        self.rollout_folder(rollout).mkdir(parents=True, exist_ok=True)
+        # The record holds the salt by which users are assigned.
+        self.rollout_folder(rollout).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def publish(self, rollout: str, name: str) -> None:
         """Copy a file of a rollout's folder to the object store, if there is one."""

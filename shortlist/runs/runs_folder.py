@@ -36,7 +36,8 @@ class RunsFolder(BaseModel):
     def open(cls, root: Path) -> Self:
         """Return a runs folder, which is created when missing."""
         state = cls(root=root.resolve())
-        state.stores.mkdir(parents=True, exist_ok=True)
+        state.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.stores.mkdir(mode=0o700, exist_ok=True)  # with MLflow's database, features and models
         with _exclusive_lock(state.stores):  # two concurrent first runs get the same identity
             if not state._epoch.exists():
                 write_text(state._epoch, uuid.uuid4().hex)
@@ -82,7 +83,7 @@ class RunsFolder(BaseModel):
         for suffix in ("", *(f"-{number}" for number in range(2, 100))):
             folder = self.root / f"{moment}-{spec}{suffix}"
             with suppress(FileExistsError):
-                folder.mkdir(parents=True)
+                folder.mkdir(mode=0o700, parents=True)
                 return folder
         raise AssertionError("a hundred runs in one second")
 

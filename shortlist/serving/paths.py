@@ -61,6 +61,11 @@ class ServingPaths(BaseModel):
         return self.root / "supervisor"
 
     @property
+    def secrets(self) -> Path:
+        """Secrets of the stack, such as the token of the application's backend."""
+        return self.root / "secrets.json"
+
+    @property
     def record(self) -> Path:
         """Declared state of the stack: versions, ports, weights."""
         return self.root / "stack.json"

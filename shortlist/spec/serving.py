@@ -116,8 +116,9 @@ class Limits(Section):
     """Longest time for a request's body to arrive; a slower one is refused with 408."""
     idle_seconds: float = Field(default=60, gt=0, le=3_600)
     """Longest time that a connection may be open without a request."""
-    max_connections: int = Field(default=4_096, ge=16, le=1_000_000)
-    """Most client connections to each of the two gateways of this machine; further ones are closed at once."""
+    max_connections: int = Field(default=40_000, ge=16, le=1_000_000)
+    """Most client connections to each of the two gateways of this machine; further ones are closed at once. One client
+    address has at most 65 535 connections to a port, fewer than both gateways take."""
     max_streams: int = Field(default=128, ge=1, le=4_096)
     """Most concurrent requests on one HTTP/2 connection."""
 
@@ -367,7 +368,8 @@ class Serving(Section):
     backends: tuple[str, ...] = ()
     """Senders that vouch for their users, because they are the application's own servers: identities
     (`events.identity_header`), addresses, or networks such as 10.0.0.0/8; whoever presents the token of
-    `events.token_variable` is one. What all other senders and connections can move is capped (docs/trust.md)."""
+    `events.token_variable`, or of a stack's `secrets.json`, is one. What all others can move is capped
+    (docs/trust.md)."""
     overload: Overload = Overload()
     """Load shedding."""
     max_rows: int = Field(default=10_000, ge=1)
@@ -397,7 +399,7 @@ class Serving(Section):
         """
         if sender is None:
             return False
-        if sender in self.backends or (sender == BACKEND and self.events.token_variable is not None):
+        if sender == BACKEND or sender in self.backends:
             return True
         networks = _networks(self.backends)
         address = _network(sender) if networks else None

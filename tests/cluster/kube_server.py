@@ -409,7 +409,7 @@ class KubeServer:
             # With no other version left, everybody goes back: that is nobody's fault.
             if gets_more and (name not in weights_before or len(weights) > 1):
                 self.wrong.append(f"more users are sent to {name}, which is not ready")
-        if any(len(backend.get("filters", [])) < 2 for backend in backends):
+        if not all(backend.get("filters") for backend in backends):
             self.wrong.append("a backend without filters: stickiness would be lost")
         self.sent.append(Sent(weights, ready, backends))
 

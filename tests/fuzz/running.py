@@ -22,12 +22,15 @@ from shortlist.rollout.deployment import Route
 from shortlist.rollout.local.envoy.bootstrap import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
 from shortlist.rollout.local.envoy.routes import clusters, routes
 from shortlist.rollout.local.record import VersionPorts
+from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import write_json
 from tests.fuzz.world import MODEL, FuzzWorld
 
 VERSION: Final = 3
 _ALL: Final = Route(stable=VERSION)
+SECRETS: Final = StackSecrets()
+"""Token of the backend, and the gateway's key."""
 _READY_SECONDS: Final = 300.0
 
 
@@ -96,7 +99,7 @@ def running_envoy(folder: Path, http: int, grpc: int, serving: Serving, route: R
     )  # the only server is not asked for its health
     for name, content in (
         (CLUSTERS_FILE, clusters({VERSION: [ports]}, serving.overload.max_requests)),
-        (ROUTES_FILE, routes(MODEL, route, 1.0, serving.limits.max_request_bytes)),
+        (ROUTES_FILE, routes(MODEL, route, 1.0, serving.limits.max_request_bytes, stack_secrets=SECRETS)),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_json(folder / name, content)

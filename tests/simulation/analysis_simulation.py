@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from shortlist.rollout.checks.analysis import StepAnalysis, analyze_step
 from shortlist.rollout.checks.health import Health
 from shortlist.rollout.checks.observations import Decision
 from shortlist.rollout.evidence.latency import BUCKETS, Latencies, bucket_numbers
 from shortlist.rollout.evidence.rollout_evidence import Floats, RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.sender_admission import SenderAdmission, is_backend
 from shortlist.rollout.evidence.sequential_difference import Bools, UserValues, difference
 from shortlist.rollout.evidence.track_counter import MAX_SAMPLED_SCORES
-from shortlist.spec.serving import Canary
+from shortlist.spec.serving import BACKEND, Canary
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,20 @@ class Faults:
     """Share of its slates without any item."""
     lost_users: float = 0.0
     """Share of the canary's users that never arrive."""
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """A client that invents users of one track, from one address."""
+
+    event: Literal["answered", "refused", "disconnected", "empty_slate", "shifted_scores", "slow"]
+    """What happens to each of its requests."""
+    on_canary: bool = True
+    requests_per_second: float = 200
+    users: int | None = None
+    """Number of users that it invents; None: another one for each request."""
+    vouches: bool = False
+    """Whether it is an authenticated backend: then everything that it says of its users is believed."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +138,20 @@ class _UserTotals(NamedTuple):
     refused: int
     empty: int
 
+    def plus(self, invented: Counter[str]) -> _UserTotals:
+        """Return the totals with invented users, who are counted by their event."""
+        names = ("answered", "disconnected", "refused", "empty_slate")
+        return _UserTotals(*(count + invented[name] for count, name in zip(self, names, strict=True)))
+
 
 class _SimulatedRequests:
-    def __init__(self, policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int) -> None:
+    def __init__(
+        self, policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int, attacker: Attacker | None = None
+    ) -> None:
+        self.attacker, self.admission, self.invented_users = attacker, SenderAdmission(is_backend), 0
+        self.attacker_random = np.random.default_rng([seed, 3])
+        self.attacked = [(Counter[str](), Counter[str]()) for _ in policy.steps]
+        """Numbers of invented users that are evidence, by step, track and event."""
         self.random = np.random.default_rng(seed)
         self.policy, self.world, self.faults = policy, world, faults
         steps = len(policy.steps)
@@ -167,6 +196,33 @@ class _SimulatedRequests:
             chance = self.rate[user] / self.world.kpi * self.world.further - self.faults.further_drop * on_canary
             clicked_label = self.label_random.random(user.size) < chance
             positive[:, step] += np.bincount(user[good & clicked_label], minlength=self.world.users)
+        if self.attacker is not None:
+            self._admit(step, on_canary, np.arange(user.size), BACKEND)
+            self._attack(self.attacker, step, seconds)
+
+    def _attack(self, attacker: Attacker, step: int, seconds: float) -> None:
+        count = self.attacker_random.poisson(attacker.requests_per_second * seconds)
+        users = self.world.users + (self.invented_users + np.arange(count)) % (attacker.users or sys.maxsize)
+        self.invented_users += count
+        sender = BACKEND if attacker.vouches else "203.0.113.7"
+        admitted = self._admit(step, np.full(count, attacker.on_canary), users, sender)
+        track, events = self.tracks[step][attacker.on_canary], self.attacked[step][attacker.on_canary]
+        for event in {"answered", attacker.event}:
+            events[event] = min(events[event] + admitted, attacker.users or sys.maxsize)
+        if attacker.event in {"refused", "disconnected"}:
+            setattr(track, attacker.event, getattr(track, attacker.event) + admitted)
+        else:
+            faults = Faults(
+                slowdown=100 if attacker.event == "slow" else 1,
+                score_shift=20 if attacker.event == "shifted_scores" else 0,
+            )
+            self._serve(track, self.attacker_random.integers(0, self.world.users, admitted), faults)
+
+    def _admit(self, step: int, on_canary: Bools, users: npt.NDArray[np.int64], sender: str) -> int:
+        """Return how many requests are evidence."""
+        columns = {"canary": on_canary, "user": users.astype(np.uint64)}
+        requests = pl.DataFrame(columns).with_columns(sender=pl.lit(sender), step=pl.lit(step, pl.Int32))
+        return int(self.admission.admit(requests).sum())
 
     def _answered(self, user: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
         """Return the users of requests that are not refused; note who was refused, and whose slates are empty."""
@@ -215,10 +271,12 @@ class _SimulatedRequests:
         for number, counts in enumerate(self.tracks):
             on_canary = self.canary[:, number]
             stable, canary = (
-                counts[side].evidence(self._count_users(number, on_canary == side)) for side in (False, True)
+                counts[side].evidence(self._count_users(number, on_canary == side).plus(self.attacked[number][side]))
+                for side in (False, True)
             )
             steps.append(StepEvidence(stable, canary))
         users = _UserTotals(*(int((cells & ~self.canary).any(axis=1).sum()) for cells in self._user_events))
+        users = users.plus(sum((stable for stable, _ in self.attacked), Counter[str]()))
         whole = StepEvidence(
             replace(
                 _whole([step.stable for step in steps]),
@@ -239,7 +297,12 @@ class _SimulatedRequests:
 
 
 def play(
-    policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int, analysis_seconds: float = 2.0
+    policy: Canary,
+    world: SimulatedTraffic,
+    faults: Faults,
+    seed: int,
+    analysis_seconds: float = 2.0,
+    attacker: Attacker | None = None,
 ) -> SimulatedRollout:
     """Simulate a rollout to its end.
 
@@ -249,8 +312,9 @@ def play(
         faults: Faults of the canary.
         seed: Seed of all random draws.
         analysis_seconds: Time between two canary analyses.
+        attacker: A client that tries to decide the rollout.
     """
-    rollout, seconds, analyses = _SimulatedRequests(policy, world, faults, seed), 0.0, 0
+    rollout, seconds, analyses = _SimulatedRequests(policy, world, faults, seed, attacker), 0.0, 0
     for step in range(len(policy.steps)):
         judgement, at_step = StepAnalysis("hold", "", ()), 0.0
         while judgement.decision == "hold":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,16 +47,22 @@ def test_trees_are_trained_without_torch() -> None:
     assert "torch" not in heavy_imports("models.xgboost.ranker")
 
 
-def test_loading_feast_imports_no_torch_and_does_not_patch_typeguard() -> None:
+def test_loading_feast_imports_no_torch_patches_no_typeguard_and_makes_no_folder(tmp_path: Path) -> None:
     code = """
-import sys, typeguard
+import os, sys, typeguard
 before = typeguard.typechecked
 from shortlist.features import store
 store._import_feast()
 print("feast" in sys.modules, "torch" in sys.modules, typeguard.typechecked is before)
+print(*(name for name in os.environ if name.startswith("PROMETHEUS_")), flush=True)
+os._exit(0)  # as a process ends that is killed
 """
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=environment
+    )
     assert completed.stdout.split() == ["True", "False", "True"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_evaluation_imports_neither_sklearn_nor_scipy_stats() -> None:

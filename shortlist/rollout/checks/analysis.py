@@ -247,7 +247,13 @@ def logging(step_evidence: StepEvidence, policy: Canary, step: int) -> CheckResu
 
 
 def _too_few_requests(name: str, track: TrackEvidence, min_requests: int) -> str:
-    return f"{track.judged_requests:,} requests of the {name} at this step, {min_requests:,} are needed"
+    shortage_text = f"{track.judged_requests:,} requests of the {name} at this step, {min_requests:,} are needed"
+    if not track.left_out:
+        return shortage_text
+    return (
+        f"{shortage_text}; {track.left_out:,} more are no evidence, as few addresses sent them without the key of a"
+        " backend (docs/trust.md)"
+    )
 
 
 CANARY_CHECKS: Final = Registry[CanaryCheck](
@@ -257,13 +263,13 @@ CANARY_CHECKS: Final = Registry[CanaryCheck](
         "split": lambda inputs: split(inputs.step_evidence, inputs.policy, inputs.step),
         "readiness": lambda inputs: readiness(inputs.health),
         # Before errors: an answer without usable scores is an error too, but this reason is more precise.
-        "scores": lambda inputs: scores(inputs.step_evidence, inputs.limits),
+        "scores": lambda inputs: scores(inputs.step_evidence, inputs.whole, inputs.limits),
         "errors": lambda inputs: errors(inputs.step_evidence, inputs.whole, inputs.limits),
         "disconnects": lambda inputs: disconnects(inputs.step_evidence, inputs.whole, inputs.limits),
         "refusals": lambda inputs: refusals(inputs.step_evidence, inputs.whole, inputs.policy, inputs.step),
         "slates": lambda inputs: slates(inputs.step_evidence, inputs.whole, inputs.policy, inputs.step),
         "latency": lambda inputs: latency(inputs.evidence, inputs.policy, inputs.step),
-        "features": lambda inputs: degraded(inputs.step_evidence, inputs.limits),
+        "features": lambda inputs: degraded(inputs.step_evidence, inputs.whole, inputs.limits),
         "logging": lambda inputs: logging(inputs.step_evidence, inputs.policy, inputs.step),
         "distribution": lambda inputs: distribution(inputs.evidence, inputs.policy, inputs.step),
         "kpi": lambda inputs: kpi(inputs.evidence, inputs.policy, inputs.step),

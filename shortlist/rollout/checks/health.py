@@ -141,9 +141,13 @@ def _slower_than_stable(canary: TrackEvidence, stable: TrackEvidence, limits: Gu
     return lower_bound(slow, canary.latencies.total, limits.confidence) > SLOW_SHARE
 
 
-def scores(step_evidence: StepEvidence, limits: Guardrails) -> CheckResult:
-    """Breach when scores are not finite, or constant within requests while the stable track's are not."""
-    canary, stable = step_evidence.canary, step_evidence.stable
+def scores(step_evidence: StepEvidence, whole: StepEvidence, limits: Guardrails) -> CheckResult:
+    """Breach when scores are not finite, or constant within requests while the stable track's are not.
+
+    Wait when the stable track has none to compare with.
+    """
+    canary = step_evidence.canary
+    stable = step_evidence.stable if step_evidence.stable.rankable else whole.stable
     bad = lower_bound(canary.bad, canary.logged, limits.confidence)
     flat = lower_bound(canary.flat, canary.rankable, limits.confidence)
     numbers = {"bad": canary.bad, "flat": canary.flat, "rankable": canary.rankable, "logged": canary.logged}
@@ -160,6 +164,10 @@ def scores(step_evidence: StepEvidence, limits: Guardrails) -> CheckResult:
     )
     if _has_constant_scores(canary):
         constant_text = f"constant scores: all {canary.scores.size:,} are {canary.scores[0]:.6g}"
+    if not stable.rankable:
+        return CheckResult(
+            "scores", "wait", f"{constant_text}; no request of the stable track can be compared", numbers
+        )
     if _share(stable.flat, stable.rankable) > MAX_CONSTANT_SHARE or _has_constant_scores(stable):
         return CheckResult(
             "scores", "wait", f"{constant_text}, on both tracks; such requests cannot compare them", numbers
@@ -167,9 +175,9 @@ def scores(step_evidence: StepEvidence, limits: Guardrails) -> CheckResult:
     return CheckResult("scores", "breach", constant_text, numbers)
 
 
-def degraded(step_evidence: StepEvidence, limits: Guardrails) -> CheckResult:
+def degraded(step_evidence: StepEvidence, whole: StepEvidence, limits: Guardrails) -> CheckResult:
     """Breach when the canary answers without features and the stable track does not; wait when both do."""
-    canary, stable = step_evidence.canary, step_evidence.stable
+    canary, stable = step_evidence.canary, step_evidence.stable if step_evidence.stable.logged else whole.stable
     bound, stable_share = (
         lower_bound(canary.degraded, canary.logged, limits.confidence),
         _share(stable.degraded, stable.logged),
@@ -180,7 +188,8 @@ def degraded(step_evidence: StepEvidence, limits: Guardrails) -> CheckResult:
         return CheckResult("features", "ok", counts, numbers)
     reason = f"{counts} (stable track {stable_share:.1%}, limit {limits.max_error_rate:.1%})"
     # A failing store degrades both tracks; only a canary that is much worse is at fault itself.
-    return CheckResult("features", "breach" if bound > MAX_RATIO_TO_STABLE * stable_share else "wait", reason, numbers)
+    is_worse = stable.logged > 0 and bound > MAX_RATIO_TO_STABLE * stable_share
+    return CheckResult("features", "breach" if is_worse else "wait", reason, numbers)
 
 
 def distribution(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:

@@ -17,7 +17,7 @@ def disconnects(step_evidence: StepEvidence, whole: StepEvidence, limits: Guardr
     """Breach when far more users of the canary than of the stable track disconnect before an answer.
 
     A single disconnect is no evidence against a release. Users are counted, not requests, and compared with the stable
-    track, to which one affected user is added.
+    track, to which one affected user is added. Without users of the stable track there is nothing to compare with.
     """
     canary, stable = step_evidence.canary, whole.stable
     disconnected_users, users = canary.disconnected_users, max(canary.users, canary.disconnected_users)
@@ -25,7 +25,7 @@ def disconnects(step_evidence: StepEvidence, whole: StepEvidence, limits: Guardr
     limit = max(limits.max_error_rate, MAX_RATIO_TO_STABLE * _smoothed_share(stable.disconnected_users, stable.users))
     numbers = {"requests": canary.disconnected, "users": disconnected_users, "low": bound, "limit": limit}
     counts = f"{disconnected_users:,} of {users:,} users of the canary went away before an answer"
-    if bound > limit:
+    if bound > limit and stable.users:
         rate = f"{stable.disconnected_users:,} of {stable.users:,} of the stable track"
         return CheckResult("disconnects", "breach", f"{counts}, {rate}", numbers)
     return CheckResult("disconnects", "ok", f"{counts} ({canary.disconnected:,} requests)", numbers)
@@ -78,7 +78,8 @@ def _compare_users(
 
     Users are assigned to the canary at random, with the declared share. If the track does not matter, the affected
     users are a random sample, with the same share on the canary. The test of that share is valid for all analyses of
-    all steps together. A difference of at most `max_error_rate` is accepted.
+    all steps together. A difference of at most `max_error_rate` is accepted. Without users of the stable track there is
+    nothing to compare with.
 
     Args:
         name: Name of the check.
@@ -99,6 +100,8 @@ def _compare_users(
         "stable_users": reference.affected,
         "stable_share": reference.share,
     }
+    if not reference.users:
+        return CheckResult(name, "ok", f"{counts}; the stable track has no such users to compare with", numbers)
     if declared == 1:
         low = lower_bound(canary.affected, canary.users, limits.confidence)
         is_excessive = low > max(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +13,7 @@ import orjson
 import polars as pl
 
 from shortlist.rollout.evidence.counts import REQUEST_CONDITIONS
+from shortlist.serving.server.requests.paths import RANK, RECOMMEND
 
 ACCESS_LOG: Final = ".access.jsonl"
 """End of the names of access logs; each process of a gateway writes its own."""
@@ -22,6 +24,7 @@ SCHEMA: Final = pl.Schema(
         "time": pl.String(),
         "id": pl.String(),
         "user": pl.String(),
+        "sender": pl.String(),
         "track": pl.String(),
         "rollout": pl.String(),
         "step": pl.String(),
@@ -33,7 +36,7 @@ SCHEMA: Final = pl.Schema(
     }
 )
 _TIME: Final = "%Y-%m-%dT%H:%M:%S%.6fZ"
-INFERENCE_PATH: Final = r"(/infer|/ModelInfer)(\?|$)"
+INFERENCE_PATH: Final = rf"(/infer|/ModelInfer|^{RANK}|^{RECOMMEND})(\?|$)"
 """Pattern of the end of inference paths, over HTTP and gRPC."""
 
 
@@ -60,6 +63,7 @@ class AccessLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position: _Position | None = None
+        self._is_first_reading = True
         self.unreadable = 0
         """Number of lines that are no JSON object."""
 
@@ -67,8 +71,12 @@ class AccessLog:
         """Yield the lines since the last reading, in frames of bounded size.
 
         A rotated file is read to its end under its new name, if that is the old name with a suffix; the new file is
-        read from its start. A file that became shorter is read again from its start.
+        read from its start. A file that became shorter is read again from its start. The first reading begins with the
+        files that were rotated before.
         """
+        if self._is_first_reading:
+            self._is_first_reading = False
+            yield from self._read_rotated()
         try:
             inode = self._path.stat().st_ino
         except FileNotFoundError:
@@ -78,6 +86,12 @@ class AccessLog:
             self._position = None
         offset = self._position.offset if self._position else 0
         yield from self._read_frames(self._path, _Position(inode, offset))
+
+    def _read_rotated(self) -> Iterator[pl.DataFrame]:
+        for path in sorted(self._path.parent.glob(f"{self._path.name}?*")):
+            with suppress(FileNotFoundError):
+                yield from self._read_frames(path, _Position(path.stat().st_ino, 0))
+        self._position = None
 
     def _rest_of_renamed(self, position: _Position) -> Iterator[pl.DataFrame]:
         for path in self._path.parent.glob(f"{self._path.name}?*"):
@@ -163,8 +177,8 @@ def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
         rollout: Id of the rollout.
 
     Returns:
-        Columns id, user, step (Int32), canary, began (microseconds of Envoy's clock, 0 when unknown), us (latency;
-        null without an answer), and a Boolean column for each of `REQUEST_CONDITIONS`.
+        Columns id, user, sender, step (Int32), canary, began (microseconds of Envoy's clock, 0 when unknown), us
+        (latency; null without an answer), and a Boolean column for each of `REQUEST_CONDITIONS`.
     """
     began_at = pl.col("time").str.to_datetime(_TIME, time_unit="us", strict=False).to_physical().fill_null(0)
     return (
@@ -177,6 +191,7 @@ def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
         .select(
             "id",
             "user",
+            "sender",
             pl.col("step").cast(pl.Int32, strict=False),
             (pl.col("track") == "canary").alias("canary"),
             began_at.alias("began"),

@@ -49,7 +49,10 @@ class TrackCounts:
     """Counts of requests, answers and slates of one track."""
 
     requests: int = 0
-    """Inference requests in Envoy's access logs."""
+    """Inference requests in Envoy's access logs that are evidence; in totals all of them."""
+    left_out: int = 0
+    """Requests that are no evidence: those of an address that no authenticated backend vouches for, beyond its share
+    (see `SenderAdmission`)."""
     failed: int = request_count(_is_failed())
     """Requests without a usable answer by the server's fault: 5xx, or a gRPC status of a server error."""
     client_errors: int = request_count(~_is_disconnected() & ~_is_failed() & ~_is_answered())

@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from shortlist.contracts import label_column
 from shortlist.rollout.evidence.access_log import AccessLogFolder, AccessLogSource, rollout_requests
-from shortlist.rollout.evidence.counts import UserCounts
+from shortlist.rollout.evidence.counts import TrackCounts, UserCounts
 from shortlist.rollout.evidence.guarded_labels import GuardedLabel
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence.rollout_evidence import RequestAccounting, RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.sender_admission import SenderAdmission, is_backend
 from shortlist.rollout.evidence.sequential_difference import UserValues, difference, mean_of_users
-from shortlist.rollout.evidence.track_counter import TrackCounter
+from shortlist.rollout.evidence.track_counter import TrackCounter, count_predictions, count_requests
 from shortlist.rollout.evidence.users import UserTable
 from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import ANSWER_SCHEMA, outcome_name, outcome_schema
@@ -31,6 +32,7 @@ from shortlist.storage.positive_rows import is_further_positive
 _PREDICTIONS: Final = (
     "request_id",
     "user",
+    "sender",
     "routed_by_user",
     "track",
     "rollout",
@@ -50,7 +52,7 @@ class EvidenceReader:
     A new reader starts at the beginning of all files, so it has the same evidence as an earlier one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a rollout declares
         self,
         paths: ServingPaths,
         rollout: str,
@@ -60,6 +62,7 @@ class EvidenceReader:
         access: Sequence[AccessLogSource] | None = None,
         since: datetime | None = None,
         guarded: Mapping[str, FurtherLabel] | None = None,
+        vouches: Callable[[str | None], bool] = is_backend,
     ) -> None:
         """Prepare to read; nothing is opened yet.
 
@@ -72,6 +75,7 @@ class EvidenceReader:
             access: Access logs; by default those in the folder of logs.
             since: When the rollout began: what was logged long before is not read.
             guarded: Further labels by name that are counted like the KPI.
+            vouches: Whether a sender vouches for its users; see `SenderAdmission`.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
         self._access = access or [AccessLogFolder(paths.logs)]
@@ -91,6 +95,9 @@ class EvidenceReader:
         self._outcomes = LogFollower(outcomes, ("request_id", "row", "label", *columns), oldest)
         self._guarded = {name: GuardedLabel(label_column(name), kpi) for name in labels}
         self._counters: dict[tuple[int, bool], TrackCounter] = {}
+        # Each log by itself, since neither waits for the other's lines.
+        self._admission, self._prediction_admission = SenderAdmission(vouches), SenderAdmission(vouches)
+        self._left_out = {False: TrackCounts(), True: TrackCounts()}
         self._accountant, self._users, self._join = RequestAccountant(), UserTable(), OutcomeJoin(kpi.top, kpi.slate)
         self._aligner, self._settler = TrackAligner(last=steps - 1), RequestSettler()
 
@@ -122,6 +129,7 @@ class EvidenceReader:
             kpi=difference(values),
             accounting=self._accountant.accounting(self._unreadable()),
             guards={name: label.difference(self._steps) for name, label in self._guarded.items()},
+            left_out=dict(self._left_out),
         )
 
     def _step_evidence(
@@ -159,6 +167,13 @@ class EvidenceReader:
         if self._sampled is not None:
             is_sampled = pl.Series([self._sampled(name) for name in requests["id"]], dtype=pl.Boolean)
             requests = requests.with_columns(to_log=pl.col("answered") & is_sampled)
+        self._accountant.add(requests.filter("to_log")["id"].hash(), pl.Series(dtype=pl.UInt64))
+        user = pl.coalesce("user", "id").hash()
+        is_evidence = self._admission.admit(requests.with_columns(user=user))
+        for (step, canary), rows in requests.filter(~is_evidence).group_by("step", "canary"):
+            self._left_out[bool(canary)] += count_requests(rows)
+            self._track_counter(step, canary).counts += TrackCounts(left_out=rows.height)
+        requests = requests.filter(is_evidence)
         for (step, canary), rows in requests.group_by("step", "canary"):
             self._track_counter(step, canary).add_requests(rows)
         has_user = pl.col("user").is_not_null()
@@ -168,7 +183,6 @@ class EvidenceReader:
         requests_of_users = requests.select("user", "step", "canary", "began", "disconnected")
         self._count_comparable(self._aligner.take_comparable(requests_of_users))
         self._count_settled(self._settler.take_settled(requests_of_users))
-        self._accountant.add(requests.filter("to_log")["id"].hash(), pl.Series(dtype=pl.UInt64))
 
     def _count_comparable(self, requests: pl.DataFrame) -> None:
         """Count the users of requests."""
@@ -186,12 +200,16 @@ class EvidenceReader:
 
     def _add_predictions(self, rows: pl.DataFrame) -> None:
         rows = _prepare_predictions(rows).filter(pl.col("step") < self._steps)
+        self._accountant.add(pl.Series(dtype=pl.UInt64), rows.filter(pl.col("status") == 200)["request"])
+        is_evidence = self._prediction_admission.admit(rows)
+        for (_, canary), part in rows.filter(~is_evidence).group_by("step", "canary"):
+            self._left_out[bool(canary)] += count_predictions(part)
+        rows = rows.filter(is_evidence)
         for (step, canary), part in rows.group_by("step", "canary"):
             self._track_counter(step, canary).add_predictions(part)
         slates = rows.filter("slate", "good")
         self._users.add_event(slates, "slate_users")
         self._users.add_event(slates.filter(pl.col("scores").list.len() == 0), "empty_slate_users")
-        self._accountant.add(pl.Series(dtype=pl.UInt64), rows.filter(pl.col("status") == 200)["request"])
         self._join_outcomes(rows.filter("good").select(REQUESTS.names()), pl.DataFrame(schema=OUTCOMES))
 
     def _join_outcomes(self, requests: pl.DataFrame, outcomes: pl.DataFrame) -> None:

@@ -123,6 +123,8 @@ class RolloutEvidence:
     accounting: RequestAccounting = RequestAccounting()
     guards: Mapping[str, TrackDifference] = field(default_factory=dict)
     """Difference of each guarded label."""
+    left_out: Mapping[bool, TrackCounts] = field(default_factory=dict)
+    """Counts of the requests that are no evidence, by whether they were on the canary."""
 
     def at_step(self, step: int) -> StepEvidence:
         """Return the evidence of a step."""
@@ -136,11 +138,11 @@ class RolloutEvidence:
         return None
 
     def request_totals(self) -> RequestTotals:
-        """Return the counts of all requests, by track."""
+        """Return the counts of all requests, also of those that are no evidence, by track."""
         whole, accounting = self.whole, self.accounting
         return RequestTotals(
-            stable=whole.stable.counts(),
-            canary=whole.canary.counts(),
+            stable=whole.stable.counts() + self.left_out.get(False, TrackCounts()),
+            canary=whole.canary.counts() + self.left_out.get(True, TrackCounts()),
             lost=accounting.lost,
             logged=accounting.logged,
             doubled=accounting.doubled,

@@ -35,7 +35,7 @@ class TrackCounter:
 
     def add_requests(self, rows: pl.DataFrame) -> None:
         """Count requests of the access logs: columns of `rollout_requests`, and to_log."""
-        self.counts += TrackCounts.sum_columns(rows.with_columns(requests=pl.lit(1)))
+        self.counts += count_requests(rows)
         anonymous = TrackCounts.sum_columns(rows.filter(pl.col("user").is_null()))
         self.add_anonymous(disconnected_users=anonymous.disconnected, refused_users=anonymous.client_errors)
         numbers = bucket_numbers(rows.filter("answered")["us"].drop_nulls().to_numpy())
@@ -47,13 +47,7 @@ class TrackCounter:
 
     def add_predictions(self, rows: pl.DataFrame) -> None:
         """Count rows of the prediction log, with a column good; the scores of good rows may enter the sample."""
-        good, scores = pl.col("good").fill_null(value=False), pl.col("scores").list
-        rankable = good & (scores.len() > 1)
-        self.counts += TrackCounts.sum_columns(
-            rows.with_columns(
-                logged=pl.lit(1), bad=~good, rankable=rankable, flat=rankable & (scores.max() == scores.min())
-            )
-        )
+        self.counts += count_predictions(rows)
         self.sample = pl.concat([self.sample, _sample_scores(rows.filter("good"))]).bottom_k(
             MAX_SAMPLED_SCORES, by="draw"
         )
@@ -82,6 +76,19 @@ class TrackCounter:
             latencies=self.latencies + addend.latencies,
             sample=pl.concat([self.sample, addend.sample]).bottom_k(MAX_SAMPLED_SCORES, by="draw"),
         )
+
+
+def count_requests(rows: pl.DataFrame) -> TrackCounts:
+    """Return the counts of requests of the access logs; see `TrackCounter.add_requests`."""
+    return TrackCounts.sum_columns(rows.with_columns(requests=pl.lit(1)))
+
+
+def count_predictions(rows: pl.DataFrame) -> TrackCounts:
+    """Return the counts of rows of the prediction log; see `TrackCounter.add_predictions`."""
+    good, scores = pl.col("good").fill_null(value=False), pl.col("scores").list
+    rankable = good & (scores.len() > 1)
+    flat = rankable & (scores.max() == scores.min())
+    return TrackCounts.sum_columns(rows.with_columns(logged=pl.lit(1), bad=~good, rankable=rankable, flat=flat))
 
 
 def _effective_users(users: pl.Series) -> float:

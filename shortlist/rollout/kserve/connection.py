@@ -53,9 +53,8 @@ class KServeConnection(FleetConnection):
     def observe(self, record: RolloutRecord) -> KubeObserver:
         """Return the observer of a rollout."""
         prometheus = Prometheus(self._cluster.prometheus)
-        sampling = self._context.serving.log.sampling
         paths = self._context.paths.model_copy(update={"log_objects": self._objects.root})
-        return KubeObserver(self.fleet, prometheus, record, paths, sampling)
+        return KubeObserver(self.fleet, prometheus, record, paths, self._context.serving)
 
     def load_failures(self, deployment: Deployment) -> list[str]:
         """Return the reasons to hold a version; runs inside the cluster, as it sends requests to the Service."""

@@ -161,13 +161,16 @@ def gateway_check(
 def _merge_track(track: TrackEvidence, metrics: GatewayMetrics | None, sampling: float) -> TrackEvidence:
     if metrics is None:
         return track
+    # The gateway does not count by address. Requests that are no evidence may not dilute the failures of the others.
+    share = track.requests / max(track.requests + track.left_out, 1) if track.left_out else 1.0
+    answered = round(metrics.answered * share)
     return replace(
         track,
-        requests=max(track.requests, metrics.requests),
+        requests=max(track.requests, round(metrics.requests * share)),
         failed=max(track.failed, metrics.failed),
-        client_errors=max(track.client_errors, metrics.client_errors),
-        answered=max(track.answered, metrics.answered),
-        to_log=max(track.to_log, round(metrics.answered * sampling)),
+        client_errors=max(track.client_errors, round(metrics.client_errors * share)),
+        answered=max(track.answered, answered),
+        to_log=max(track.to_log, round(answered * sampling)),
     )
 
 

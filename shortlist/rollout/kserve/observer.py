@@ -30,13 +30,25 @@ from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import ANSWER_SCHEMA
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
+from shortlist.spec.serving import Serving
 from shortlist.system.prometheus import Prometheus, PrometheusUnavailableError
 
 SETTLED_SECONDS: Final = 30.0
 """Age at which the rows of all pods are expected in the table, after a flush, a commit and a retry.
 
 Newer rows are held back: with the newest rows of one pod but not of another the split of users would look wrong."""
-_COLUMNS: Final = ("time", "request_id", "user", "routed_by_user", "track", "rollout", "step", "status", "latency_ms")
+_COLUMNS: Final = (
+    "time",
+    "request_id",
+    "user",
+    "sender",
+    "routed_by_user",
+    "track",
+    "rollout",
+    "step",
+    "status",
+    "latency_ms",
+)
 _MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 """Largest difference between the clocks of a pod and of the controller."""
 _PATH: Final = "/infer"
@@ -92,6 +104,7 @@ def _to_access_log_rows(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ"),
         pl.col("request_id").alias("id"),
         pl.when(is_routed_by_user()).then("user").alias("user"),
+        "sender",
         "track",
         "rollout",
         pl.col("step").cast(pl.String),
@@ -111,7 +124,7 @@ class KubeObserver:
         prometheus: Prometheus with the gateway's metrics.
         record: The rollout.
         paths: Paths of the spec, with the address of its logs in the object store.
-        sampling: Share of answers in the prediction log.
+        serving: The spec's section: the share of answers in the prediction log, and who vouches for users.
         settled_seconds: Age at which rows of the log are counted; also the wait at the end for the last rows.
     """
 
@@ -121,11 +134,11 @@ class KubeObserver:
         prometheus: Prometheus,
         record: RolloutRecord,
         paths: ServingPaths,
-        sampling: float,
+        serving: Serving,
         settled_seconds: float = SETTLED_SECONDS,
     ) -> None:
         self._fleet, self._prometheus = fleet, prometheus
-        self._state, self._policy, self._sampling = record.state, record.policy, sampling
+        self._state, self._policy, self._sampling = record.state, record.policy, serving.log.sampling
         self._settled_seconds = settled_seconds
         policy, began = record.policy, record.began_at
         predictions = ServingLog.of_spec(paths, "predictions", ANSWER_SCHEMA)
@@ -138,6 +151,7 @@ class KubeObserver:
             access=[requests],
             since=began,
             guarded=record.labels,
+            vouches=serving.vouches_for_users,
         )
         self._metrics_by_step: dict[int, tuple[GatewayMetrics | None, GatewayMetrics | None]] = {}
         """Latest metrics of both tracks by step."""

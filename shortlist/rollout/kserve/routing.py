@@ -93,12 +93,12 @@ def shares(route: Route) -> list[tuple[str, int, int]]:
     rollout begins at another position and grows from there, wrapping around at the end. Users of the canary keep it
     while the share grows.
 
-    >>> shares(Route(stable=4, canary=5, percent=25, rollout="b"))
+    >>> shares(Route(stable=4, canary=5, percent=25, rollout="r", salt="b"))
     [('canary', 5, 0), ('stable', 4, 65), ('canary', 5, 25), ('stable', 4, 10)]
     """
     if route.canary is None:
         return [("stable", route.stable, SHARES)]
-    start = int(hashlib.sha256((route.rollout or "").encode()).hexdigest(), 16) % SHARES
+    start = int(hashlib.sha256(route.hash_salt.encode()).hexdigest(), 16) % SHARES
     wrapped = max(start + route.percent - SHARES, 0)
     stable_first = start - wrapped
     # Always four, also with weight 0: the gateway counts requests by position, which must keep its track.
@@ -149,8 +149,7 @@ def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) 
 
 
 def _share(route: Route, track: str, version: int, weight: int, *, service: str) -> Object:
-    answer_headers = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
-    request_headers = list(answer_headers)
+    request_headers = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
     if route.rollout is not None:
         request_headers.append(_header(ROLLOUT_HEADER, route.rollout))
     if route.step is not None:
@@ -160,10 +159,7 @@ def _share(route: Route, track: str, version: int, weight: int, *, service: str)
     if absent := [name for name in _INTERNAL_HEADERS if name not in header_names]:
         changes["remove"] = absent  # a client may not send them either
     # Every backend has filters of its own; otherwise Envoy Gateway merges all backends into one cluster.
-    filters = [
-        {"type": "RequestHeaderModifier", "requestHeaderModifier": changes},
-        {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": answer_headers}},
-    ]
+    filters = [{"type": "RequestHeaderModifier", "requestHeaderModifier": changes}]
     return {**_backend(service), "weight": weight, "filters": filters}
 
 

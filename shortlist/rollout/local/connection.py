@@ -16,7 +16,6 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.local.unsent_inputs import describe_unsent_inputs
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.traffic.background import replay_folder, run_replay
-from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.replay import ReplaySettings
 from shortlist.spec.data import Data
 from shortlist.spec.serving import ReplayTraffic
@@ -47,7 +46,7 @@ class StackConnection(FleetConnection):
 
     def observe(self, record: RolloutRecord) -> LocalObserver:
         """Return the observer of a rollout."""
-        return LocalObserver(self.stack, record, self._context.serving.log.sampling)
+        return LocalObserver(self.stack, record, self._context.serving)
 
     def load_failures(self, deployment: Deployment) -> list[str]:
         """Return the reasons to hold a version whose servers run."""
@@ -91,7 +90,7 @@ class StackConnection(FleetConnection):
             data=self.declared_data(route.stable),
             log=self._context.log_folder(),
             traffic=traffic,
-            endpoint=Endpoint(port=self.stack.port, model=spec),
+            endpoint=self.stack.backend_endpoint(),
             outcomes=self._context.paths.outcomes,
             out=replay_folder(self._context.paths.root),
         )

@@ -2,14 +2,16 @@
 
 Its processes split users by a route, so that a user stays on one track (`shortlist.rollout.deployment.Route`); tell
 each request's server the track, version, rollout and step by the headers of
-`shortlist.serving.server.requests.headers`; let only inference and health through; and write a line per ended request
-to `<process>.access.jsonl` in the folder of logs, with the columns of `shortlist.rollout.evidence.access_log.SCHEMA`.
+`shortlist.serving.server.requests.headers`, with the stack's gateway key (`StackSecrets`), without which servers ignore
+them, and the client's address by `x-forwarded-for`; let only inference and health through; and write a line per ended
+request to `<process>.access.jsonl` in the folder of logs, with the columns of
+`shortlist.rollout.evidence.access_log.SCHEMA`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -51,6 +53,12 @@ class Gateway(Protocol):
 
     def stale_processes(self, record: StackRecord) -> list[str]:
         """Return the processes that answer but apply another route than the record's."""
+
+    def access_logs(self) -> Mapping[Path, Path]:
+        """Return the access logs that have to be rotated, each with the Unix socket of the process that writes it.
+
+        When its log was renamed, the process is asked to begin a new one: `POST /reopen_logs`.
+        """
 
     def drain(self, name: str) -> None:
         """Let requests in flight of a process that will be stopped end, at most some time."""

@@ -53,7 +53,17 @@ def exclusive_stack_lock(paths: ServingPaths) -> Iterator[None]:
 
 
 def stop_stack(paths: ServingPaths) -> list[str]:
-    """Stop all processes of a stack, also orphans of a killed supervisor; return the names of the stopped ones."""
+    """Stop all processes of a stack, also orphans of a killed supervisor; return the names of the stopped ones.
+
+    Raises:
+        StackError: Another command has held the lock of the stack for a minute.
+    """
+    with exclusive_stack_lock(paths):
+        return stop_locked_stack(paths)
+
+
+def stop_locked_stack(paths: ServingPaths) -> list[str]:
+    """Stop all processes of a stack whose lock is held; return the names of the stopped ones."""
     try:
         record = StackRecord.read(paths.record)
     except IntegrityError:  # running processes are found without it

@@ -13,6 +13,8 @@ from shortlist.rollout.evidence.reader import EvidenceReader
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.log.log_writer import is_sampled
+from shortlist.serving.stack_secrets import sampling_key
+from shortlist.spec.serving import Serving
 
 _SETTLE_SECONDS: Final = 8.0
 """Longest wait at the end for the last answers to reach the prediction log."""
@@ -27,14 +29,23 @@ class LocalObserver(AnalysisObserver):
     Args:
         stack: The stack with logs and processes.
         record: The rollout.
-        sampling: Share of answers in the prediction log.
+        serving: The spec's section: the share of answers in the prediction log, and who vouches for users.
     """
 
-    def __init__(self, stack: Stack, record: RolloutRecord, sampling: float) -> None:
-        policy = record.policy
-        sampled = None if sampling >= 1 else partial(is_sampled, share=sampling)
-        steps, began = len(policy.steps), record.began_at
-        reader = EvidenceReader(stack.paths, record.id, steps, policy.kpi, sampled, since=began, guarded=record.labels)
+    def __init__(self, stack: Stack, record: RolloutRecord, serving: Serving) -> None:
+        policy, sampling = record.policy, serving.log.sampling
+        reader = EvidenceReader(
+            stack.paths,
+            record.id,
+            len(policy.steps),
+            policy.kpi,
+            sampled=None
+            if sampling >= 1
+            else partial(is_sampled, share=sampling, key=sampling_key(stack.paths.secrets)),
+            since=record.began_at,
+            guarded=record.labels,
+            vouches=serving.vouches_for_users,
+        )
         super().__init__(reader, policy, partial(health_of, stack, record.state.candidate))
 
     def total(self) -> RequestTotals:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
+import os
 import sys
 import time
+import xmlrpc.client
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from shortlist.rollout.deployment import Deployment, Route
@@ -17,10 +22,12 @@ from shortlist.rollout.local.lifecycle import (
     reassign_taken_ports,
     replica_ports,
     stack_supervisor,
+    stop_locked_stack,
     stop_stack,
     with_replicas,
 )
 from shortlist.rollout.local.record import StackRecord, VersionPorts, server_name, triton_name
+from shortlist.rollout.local.supervisor import Process
 from shortlist.rollout.local.version import install, shared_memory_of, version_programs
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.adoption import unresponsive
@@ -32,6 +39,8 @@ from shortlist.serving.processes.probe import is_answered
 from shortlist.serving.processes.program import Program
 from shortlist.serving.processes.sockets import socket_folder
 from shortlist.serving.server.requests.paths import READY
+from shortlist.serving.stack_secrets import StackSecrets
+from shortlist.serving.traffic.client import Endpoint
 from shortlist.spec.runtime import OnlineStore
 from shortlist.spec.serving import Serving
 from shortlist.spec.text.durations import parse_duration
@@ -85,10 +94,14 @@ class Stack:
             gateway: Name of the gateway (`shortlist.rollout.local.section.GATEWAYS`).
 
         Raises:
+            IntegrityError: A served file was changed, and the registered version it was copied from is not there.
             PortTakenError: Another program listens there; nothing was started.
             StackError: A program does not start; a stack that ran before keeps running, else everything is stopped.
         """
         paths.logs.mkdir(parents=True, exist_ok=True)
+        paths.root.chmod(0o700)  # logs and secrets are read by nobody else
+        token_variable = serving.events.token_variable
+        StackSecrets.open(paths.secrets, os.environ.get(token_variable) if token_variable else None)
         with exclusive_stack_lock(paths):
             previous = StackRecord.read(paths.record)
             record = StackRecord(
@@ -109,7 +122,7 @@ class Stack:
                 stack._start(record)
             except BaseException:
                 if not is_running:  # a stack that ran before keeps running
-                    stop_stack(paths)
+                    stop_locked_stack(paths)
                 raise
             return stack
 
@@ -126,6 +139,11 @@ class Stack:
         """Address of the service over HTTP; without the scheme also for gRPC."""
         return f"http://{HOST}:{self.port}"
 
+    def backend_endpoint(self) -> Endpoint:
+        """Return the endpoint of the stack for the application's backend, with its token."""
+        token = StackSecrets.open(self.paths.secrets).backend_token
+        return Endpoint(port=self.port, model=self.record.model, token=token)
+
     @property
     def record(self) -> StackRecord:
         """The record on disk: what should run."""
@@ -136,8 +154,7 @@ class Stack:
 
     def stop(self) -> list[str]:
         """Stop all programs and return their names; `up` starts the same versions again."""
-        with exclusive_stack_lock(self.paths):
-            return stop_stack(self.paths)
+        return stop_stack(self.paths)
 
     def deploy(self, deployment: Deployment, serving: Serving) -> VersionPorts:
         """Start the processes of a version, without users, and return the ports of its first replica.
@@ -148,11 +165,11 @@ class Stack:
 
         Raises:
             IntegrityError: The model folder, or the repository written from it, was changed.
-            StackError: Another model is deployed under this version, or Triton is not installed.
+            StackError: Another model is deployed under this version, Triton is not installed, or the stack was stopped.
         """
         with exclusive_stack_lock(self.paths):
-            record = self.record
-            version = deployment.version
+            record, version = self.record, deployment.version
+            self._check_started(record)
             deployed_before = record.versions.get(version)
             if deployed_before is not None and _digests(deployed_before.deployment) != _digests(deployment):
                 raise StackError(
@@ -205,7 +222,7 @@ class Stack:
         record = self.record
         if version not in record.versions:
             raise StackError(f"version {version} is not deployed; deployed: {sorted(record.versions) or 'none'}")
-        return version_health(record, version, self._supervisor.processes())
+        return version_health(record, version, self._processes())
 
     def route(self, route: Route) -> None:
         """Apply a route; returns when the gateway has applied it.
@@ -248,32 +265,56 @@ class Stack:
     def status(self) -> StackStatus:
         """Return the status of the stack."""
         record, gateway = self.record, self._gateway
-        processes = self._supervisor.processes()
+        processes = self._processes()
         stale = gateway.stale_processes(record)
         return stack_status(record, self.url, processes, readiness(gateway), stale, self.paths.logs)
 
+    def _processes(self) -> dict[str, Process]:
+        """Return all programs by name; a supervisor that was killed is started again, and what answers runs on.
+
+        Raises:
+            StackError: The stack was stopped.
+        """
+        try:
+            return self._supervisor.processes()
+        except (OSError, http.client.HTTPException, xmlrpc.client.Error):
+            with exclusive_stack_lock(self.paths):  # while it is being stopped, until it has been
+                record = self.record
+                self._check_started(record)
+                if not self._supervisor.is_up():
+                    self._start(record)
+            return self._supervisor.processes()
+
+    def _check_started(self, record: StackRecord) -> None:
+        if not _is_started(record):
+            raise StackError(f"{self.paths.root}: the stack was stopped; make serve brings it back")
+
     def _start(self, record: StackRecord) -> None:
         record = with_replicas(record)
-        if not self._supervisor.is_up():
-            running = keep_healthy_programs(self.paths, record, self._gateway.readiness_probes())
-            record = reassign_taken_ports(record, running)
-            self._supervisor.start()
+        for deployed in record.versions.values():
+            install(self.paths, record, deployed.deployment, deployed.serving, deployed.replicas)
         self._apply(record)
         for name in self._supervisor.processes():
             self._supervisor.restart_now(name)
         wait_ready(self._gateway, self.paths.logs)
 
     def _apply(self, record: StackRecord) -> None:
-        """Write the record of what should run, then apply it."""
+        """Write the record of what should run, then apply it; a supervisor that does not run is started."""
+        is_started = _is_started(record)
+        if is_started and not self._supervisor.is_up():
+            running = keep_healthy_programs(self.paths, record, self._gateway.readiness_probes())
+            record = reassign_taken_ports(record, running)
+            self._supervisor.start()
         # Programs first: when their files cannot be written, neither is the record.
         programs = self._gateway.programs(record.port, record.serving)
-        committer = committing_program(self.paths, record)
+        committer = committing_program(self.paths, record, self._gateway.access_logs())
         programs[committer.name] = committer
         for version, deployed in record.versions.items():
             programs |= version_programs(self.paths, record, version, deployed)
         record.write(self.paths.record)
         self._gateway.send(record)
-        self._supervisor.apply(programs, self._drain_program, partial(self._wait_restarted, record))
+        if is_started:  # else `up` applies what was written
+            self._supervisor.apply(programs, self._drain_program, partial(self._wait_restarted, record))
 
     def _drain_program(self, name: str) -> None:
         """Drain a process of the gateway before it is stopped; servers finish their requests by themselves."""
@@ -293,6 +334,11 @@ class Stack:
             unresponsive({name: probes[name]}, _RESTART_SECONDS)
 
 
+def _is_started(record: StackRecord) -> bool:
+    """Whether a stack was not stopped since it was started: stopping it removes its sockets."""
+    return record.sockets.is_dir()
+
+
 def _digests(deployment: Deployment) -> str:
     """Return the digests of a version's model and release, joined by a plus."""
     return "+".join(filter(None, (deployment.digest, deployment.release_digest)))
@@ -303,12 +349,20 @@ _KEEP_SECONDS: Final = 86_400
 the streams, and lasts no longer."""
 
 
-def committing_program(paths: ServingPaths, record: StackRecord) -> Program:
-    """Return the program that commits the logs of this machine to their tables."""
+def committing_program(paths: ServingPaths, record: StackRecord, access_logs: Mapping[Path, Path]) -> Program:
+    """Return the program that commits the logs of this machine to their tables, and rotates access logs.
+
+    Args:
+        paths: Paths of the stack.
+        record: What should run.
+        access_logs: See `Gateway.access_logs`.
+    """
     command = [sys.executable, "-m", "shortlist.serving.log.committer", "--folder", str(paths.root), "--maintain"]
     command += ["--retention-seconds", f"{parse_duration(record.serving.log.retention).total_seconds():.0f}"]
     if record.log_objects:
         command += ["--objects", record.log_objects, "--spec", record.model, "--keep-seconds", str(_KEEP_SECONDS)]
+    for log, socket in access_logs.items():
+        command += ["--rotate", str(log), str(socket)]
     # No quiet time at its end: the next committer on this disk commits the rest.
     command += ["--quiet-seconds", "0"]
     return Program(name="log-committer", command=tuple(command), environment={"PYTHONUNBUFFERED": "1"})

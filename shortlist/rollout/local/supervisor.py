@@ -249,6 +249,7 @@ def configuration(programs: Sequence[Path], logs: str, socket: Path, pid_file: s
             "logfile": f"{logs}/supervisord.log",
             **{f"logfile_{key}": value for key, value in _LOG.items()},
             "pidfile": pid_file,
+            "umask": "077",  # logs and regions of shared memory are read by nobody else
             "loglevel": "info",
         },
         "rpcinterface:supervisor": {

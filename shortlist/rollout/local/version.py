@@ -127,6 +127,7 @@ def _settings(
         online_store=record.online_store,
         predictions=paths.predictions,
         serving=deployed.serving,
+        secrets=paths.secrets,
     )
 
 

@@ -30,6 +30,7 @@ from tenacity import (
 )
 
 from shortlist.contracts import ShortlistError
+from shortlist.serving.log.access_log_rotation import rotate_logs
 from shortlist.serving.log.log_tables import LogKind, table_address
 from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.log.table_committer import TableCommitter
@@ -161,6 +162,8 @@ def main(arguments: list[str]) -> int:
         registry.register(committer)
         start_http_server(asked.metrics_port, asked.metrics_host, registry)
     _log.info("%s to %s", asked.folder, asked.objects or asked.folder)
+    if asked.rotate:
+        threading.Thread(target=rotate_logs, args=(asked.rotate, stop), daemon=True).start()
     committer.run(stop, asked.commit_seconds)
     is_committed = committer.drain(asked.quiet_seconds, asked.grace_seconds)
     _log.info("stopped; %s", "all rows are committed" if is_committed else "some rows are only on this disk")
@@ -182,6 +185,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--keep-seconds", type=float, default=3600.0, help="committed streams stay on the disk so long")
     parser.add_argument("--maintain", action="store_true", help="put files together, and remove old rows")
     parser.add_argument("--retention-seconds", type=float, default=0.0, help="rows are kept so long; 0: for ever")
+    rotated = "LOG", "SOCKET"
+    parser.add_argument("--rotate", type=Path, nargs=2, action="append", metavar=rotated, help="an access log of Envoy")
     parser.add_argument("--quiet-seconds", type=float, default=35.0, help=_QUIET)
     parser.add_argument("--grace-seconds", type=float, default=50.0, help="longest time for what is left, at the end")
     parser.add_argument("--metrics-port", type=int, default=0, help="of /metrics; 0: none")

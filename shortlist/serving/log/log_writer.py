@@ -31,15 +31,20 @@ def plain(values: Sequence[Any], field: pa.Field) -> pa.Array:
     return pa.array(values, field.type)
 
 
-def is_sampled(request_id: str, share: float) -> bool:
+def is_sampled(request_id: str, share: float, key: str = "") -> bool:
     """Whether a request belongs to a share of all; the same for the same id, whoever asks.
+
+    Args:
+        request_id: Id of the request, which a client may choose.
+        share: The share.
+        key: Secret of the log (`sampling_key`), without which a client could choose ids that are sampled.
 
     >>> is_sampled("a", 1.0), 200 < sum(is_sampled(str(number), 0.25) for number in range(1000)) < 300
     (True, True)
     """
     if share >= 1.0:
         return True
-    hashed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest())
+    hashed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8, key=key.encode()[:64]).digest())
     return hashed < share * 2**64
 
 

@@ -20,6 +20,7 @@ from shortlist.storage.artefacts import IntegrityError, folder_digest, verify_ma
 REFUSED = 3
 """Exit code of a start that was refused."""
 _PR_SET_PDEATHSIG = 1
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where Linux keeps it)
 
 
 def check_repository(folder: Path, digest: str) -> None:
@@ -64,7 +65,7 @@ def launch(path: Path) -> None:
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
     if program.dies_with_children:
-        start_watchdog()
+        start_watchdog(program.shared_memory)
     environment = {**(os.environ if program.inherits else {}), **program.environment}
     os.execve(program.command[0], list(program.command), environment)  # noqa: S606  (no shell is the point)
 
@@ -77,7 +78,7 @@ def clear_bytecode(folder: Path) -> None:
 
 def clear_shared_memory(prefix: str) -> None:
     """Remove the shared-memory regions with a prefix, which a killed Triton leaves."""
-    for region in Path("/dev/shm").glob(f"{prefix}*"):  # noqa: S108  (where Linux keeps them)
+    for region in _SHARED_MEMORY.glob(f"{prefix}*"):
         region.unlink(missing_ok=True)
 
 
@@ -100,11 +101,15 @@ _BACKEND = "triton_python"
 """Prefix of the names of the backend's processes; Triton also has other, short-lived children."""
 
 
-def start_watchdog() -> None:
+def start_watchdog(shared_memory: str | None) -> None:
     """Start a child that kills this process' group as soon as the process or one of its backend dies.
 
+    The child also closes regions of shared memory to other users, to whom Triton gives them whatever its umask says.
     Returns at once. The process must lead its group, as the supervisor's programs do. Without it, a Triton that ends
     while it loads a model would leave its backend running for ever.
+
+    Args:
+        shared_memory: Prefix of the regions; None without any.
     """
     parent = os.getpid()
     assert os.getpgrp() == parent, "whose group would be killed?"
@@ -113,7 +118,7 @@ def start_watchdog() -> None:
             # A stop signals the whole group; this process must outlive the others to clean up after them.
             stop_signals: list[int] = []
             signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
-            _wait_for_exit(parent)
+            _wait_for_exit(parent, shared_memory)
             # The reader of Triton's output may have gone when it died.
             with suppress(OSError):
                 if not stop_signals:
@@ -123,12 +128,15 @@ def start_watchdog() -> None:
             os._exit(0)  # Never return into the code of the parent.
 
 
-def _wait_for_exit(parent: int) -> None:
+def _wait_for_exit(parent: int, shared_memory: str | None) -> None:
     backend_pids: list[int] = []
     poll_number = 0
     while os.getppid() == parent:
-        if poll_number % _POLLS_PER_SEARCH == 0:
+        if poll_number % _POLLS_PER_SEARCH == 0:  # every two seconds
             backend_pids = _find_backend_pids(parent)
+            for region in _SHARED_MEMORY.glob(f"{shared_memory}*") if shared_memory else ():
+                with suppress(OSError):  # it may be removed meanwhile
+                    region.chmod(0o600)
         poll_number += 1
         if any(process_birth(process) is None for process in backend_pids):
             return

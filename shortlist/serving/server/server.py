@@ -165,7 +165,8 @@ class ServerComponents:
             settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics, self.counts
         )
         streams = stream_folder(settings.predictions.with_name("outcomes"))
-        self.events = EventReceiver(streams, plan.declared.data, settings.serving.events, settings.host)
+        token = None if settings.stack_secrets is None else settings.stack_secrets.backend_token
+        self.events = EventReceiver(streams, plan.declared.data, settings.serving.events, settings.host, token)
         self.service.events = self.events
         self.release: ReleaseRefresher | None = None
         self.user_items = self._recommend(settings, plan)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from shortlist.serving.server.requests.headers import TRACK_HEADER, USER_HEADER
 from shortlist.serving.server.requests.paths import inference_path
@@ -38,6 +38,8 @@ class Endpoint(BaseModel):
     with one id count once in windows, KPIs and collected rows."""
     connections: int = 1
     """Number of gRPC connections, each of which carries many requests; HTTP opens connections as needed."""
+    token: str | None = Field(default=None, repr=False)
+    """Token of the application's backend, which vouches for its users and is told the track of each response."""
     scores_per_row: int | None = 1
     """Expected scores per row: more than 1 for a Triton with several labels in one tensor; our server has one output
     per label. None for any number, as in slates."""
@@ -70,6 +72,8 @@ class Client(ABC):
             user: Sent as `x-shortlist-user`, which determines the track.
         """
         headers = {REQUEST_ID: request_id} if user is None else {REQUEST_ID: request_id, USER_HEADER: user}
+        if self.endpoint.token is not None:
+            headers["authorization"] = f"Bearer {self.endpoint.token}"
         loop = asyncio.get_running_loop()
         give_up, retries, resent = loop.time() + self.endpoint.patience_seconds, 0, False
         while True:

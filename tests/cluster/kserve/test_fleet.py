@@ -55,14 +55,9 @@ def test_every_share_of_the_users_is_marked_as_envoy_marks_it_on_one_machine(wor
         for backend_filter in kube.sent[-1].headers
         if backend_filter["name"] == f"{world.name(2)}-transformer"
     )
-    request_headers, response_headers = (
-        {header["name"]: header["value"] for header in backend_filter[kind]["set"]}
-        for backend_filter, kind in zip(
-            canary["filters"], ("requestHeaderModifier", "responseHeaderModifier"), strict=True
-        )
-    )
+    (backend_filter,) = canary["filters"]
+    request_headers = {header["name"]: header["value"] for header in backend_filter["requestHeaderModifier"]["set"]}
     marks = {"x-shortlist-track": "canary", "x-shortlist-version": "2"}
-    assert response_headers == marks
     assert request_headers == marks | {"x-shortlist-rollout": ROLLOUT, "x-shortlist-step": "0"}
 
 

@@ -26,7 +26,7 @@ from shortlist.serving.log.logs import ANSWER_SCHEMA, outcome_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.log_shape import FurtherLabel, Positive
-from shortlist.spec.serving import KPI, Canary, Guard, Guardrails
+from shortlist.spec.serving import KPI, Canary, Guard, Guardrails, Serving
 from shortlist.system.prometheus import Prometheus, PrometheusUnavailableError
 from tests.served_log import write_rows
 
@@ -80,8 +80,9 @@ class Traffic:
         scores = rng.uniform(0.2, 0.8, (len(users), 3)) + (self.scores_of_canary if track == "canary" else 0)
         rows = [
             {
-                "time": now, "request_id": name, "user": f"u{user}", "track": track, "rollout": record.id, "step": step,
-                "version": version, "status": 200, "latency_ms": latency_ms, "degraded": False, "scores": row_scores,
+                "time": now, "request_id": name, "user": f"u{user}", "sender": "backend", "track": track,
+                "rollout": record.id, "step": step, "version": version, "status": 200, "latency_ms": latency_ms,
+                "degraded": False, "scores": row_scores,
             }
             for name, user, row_scores in zip(ids, users, scores.tolist(), strict=True)
         ]  # fmt: skip
@@ -100,7 +101,7 @@ class Traffic:
 def traffic(world: World, prometheus: PrometheusServer, tmp_path: Path) -> Traffic:
     paths = ServingPaths.for_spec(tmp_path / "runs", "demo", world.objects.root)
     world.observe = lambda record: KubeObserver(
-        world.fleet(), Prometheus(prometheus.url, 0.2), record, paths, sampling=1.0, settled_seconds=0
+        world.fleet(), Prometheus(prometheus.url, 0.2), record, paths, Serving(), settled_seconds=0
     )
     return Traffic(world, prometheus, tmp_path / "disks")
 

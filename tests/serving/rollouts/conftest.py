@@ -59,8 +59,8 @@ _LINES_LATER_SECONDS = 1.0
 class Users:
     """Sticky users who go on asking while the block runs, and what they saw."""
 
-    def __init__(self, port: int, model: str, sessions: list[Session], rate: float) -> None:
-        self._endpoint = Endpoint(port=port, model=model)
+    def __init__(self, endpoint: Endpoint, sessions: list[Session], rate: float) -> None:
+        self._endpoint = endpoint
         self._sessions, self._rate = sessions, rate
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._ask()))
@@ -322,7 +322,7 @@ class Live:
     @contextmanager
     def visited(self, rate: float = USERS_RATE) -> Iterator[Story]:
         """Let users ask while the block runs; afterwards they were served, and another rollout can begin."""
-        with Users(self.stack.port, self.world.spec.name, self._sessions, rate) as users:
+        with Users(self.stack.backend_endpoint(), self._sessions, rate) as users:
             sizes = {name: self._access_log(name).stat().st_size for name in ENVOYS}
             self.story = Story(users, access_begins=sizes)
             try:

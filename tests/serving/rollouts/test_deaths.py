@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
+import psutil
 import pytest
 
+from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.rollouts import RolloutError
 from shortlist.rollout.states.phases import Phase
 
@@ -74,6 +76,16 @@ def test_the_process_in_which_the_champions_triton_runs_its_model_may_be_killed(
 def test_a_killed_server_of_the_champion_loses_nothing_but_what_it_had_in_hand(halfway: Any) -> None:
     program = f"server-v{halfway.champion}"
     halfway.comes_back(program, halfway.kill(program))
+    assert halfway.failed_stable() == []
+    assert is_still_watched(halfway)
+
+
+def test_a_killed_supervisor_is_started_again_and_the_candidate_is_not_blamed(halfway: Any) -> None:
+    former_pid = int((halfway.paths.programs / "supervisord.pid").read_text())
+    psutil.Process(former_pid).kill()
+    halfway.until(lambda: Stack.connect(halfway.paths) is not None, "nobody starts the supervisor")
+    halfway.until(lambda: halfway.problems() == [], "the stack is not well again")
+    assert int((halfway.paths.programs / "supervisord.pid").read_text()) != former_pid
     assert halfway.failed_stable() == []
     assert is_still_watched(halfway)
 

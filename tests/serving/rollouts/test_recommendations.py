@@ -27,7 +27,8 @@ def recommended(live: Any, request_id: str, k: int, user: int = 5) -> tuple[dict
     """Return the headers of a slate that Envoy's port gives, and its outputs by name."""
     numbers = {"k": k, "user_id": user}
     inputs = [{"name": name, "datatype": "INT64", "shape": [1], "data": [value]} for name, value in numbers.items()]
-    headers = {"x-request-id": request_id, "x-shortlist-user": str(user)}
+    token = live.stack.backend_endpoint().token
+    headers = {"x-request-id": request_id, "x-shortlist-user": str(user), "authorization": f"Bearer {token}"}
     address = f"{live.stack.url}/v2/models/{live.world.spec.name}.recommend/infer"
     body = json.dumps({"inputs": inputs}).encode()
     request = urllib.request.Request(address, body, headers)  # noqa: S310 - our own server

@@ -65,6 +65,23 @@ def test_without_traffic_nothing_is_ever_promoted(stack_up: Any) -> None:
     stack_up.restore()
 
 
+def test_a_stack_that_is_stopped_during_a_rollout_serves_the_former_version_again(stack_up: Any) -> None:
+    former = stack_up.champion
+    rollout = stack_up.begin(stack_up.other_version, stack_up.deployer_with({}, {"interval_seconds": 200}))
+    stack_up.reaches(Phase.WATCHING, 10)
+    command = stack_up.command("stop")
+    output, error = command.communicate(timeout=180)
+    assert (command.returncode, error) == (0, "")
+    assert "stopped" in output and "Fault" not in output
+    state = rollout.result(360).state
+    assert state.phase is Phase.ROLLED_BACK
+    assert "the stack was stopped; make serve brings it back" in state.reason
+    assert Stack.connect(stack_up.paths) is None  # no rollout starts what somebody stopped
+    stack_up.deployer.serve()
+    assert stack_up.champion == former
+    stack_up.restore()
+
+
 def test_a_taken_port_is_an_error_and_nothing_is_half_started(stack_up: Any, tmp_path: Path) -> None:
     (tmp_path / "stores").symlink_to(stack_up.world.runs / "stores")
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -21,6 +22,12 @@ from shortlist.system.project import project_root
 def test_two_runs_in_one_second_have_their_own_folders(tmp_path: Path) -> None:
     state = RunsFolder.open(tmp_path)
     assert len({state.new_run("demo") for _ in range(3)}) == 3
+
+
+def test_runs_and_stores_are_read_by_their_owner_alone(tmp_path: Path) -> None:
+    state = RunsFolder.open(tmp_path / "runs")
+    for folder in (state.root, state.stores, state.new_run("demo")):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_first_runs_at_the_same_moment_have_one_identity(tmp_path: Path) -> None:

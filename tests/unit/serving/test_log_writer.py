@@ -49,6 +49,7 @@ def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
         request_id,
         "7",
         True,
+        "backend",
         "stable",
         None,
         None,
@@ -94,7 +95,9 @@ def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(tmp_path)
     assert log.add(prediction("a"))
     null_values = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES, *NO_SLATE)
-    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *null_values))
+    assert log.add(
+        (NOW, "b", None, False, None, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *null_values)
+    )
     log.close()
     first, second = logged_rows(tmp_path, PREDICTIONS).to_dicts()
     assert first["time"] == NOW
@@ -242,3 +245,5 @@ def test_the_same_requests_are_sampled_everywhere() -> None:
     assert 4_800 < len(half) < 5_200
     assert 900 < len(tenth) < 1_100
     assert tenth < half
+    # Who chooses ids that the public hash samples does not know which of them the secret one does.
+    assert 0.05 < sum(is_sampled(name, 0.1, "a secret") for name in tenth) / len(tenth) < 0.16

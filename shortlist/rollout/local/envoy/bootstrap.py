@@ -16,7 +16,11 @@ from shortlist.serving.processes.ports import HOST
 from shortlist.serving.processes.program import Program
 from shortlist.serving.processes.sockets import UnixConnection
 from shortlist.serving.server.requests.headers import (
+    GATEWAY_HEADER,
+    MAX_REQUEST_ID_LENGTH,
+    MAX_USER_LENGTH,
     ROLLOUT_HEADER,
+    SENDER_HEADER,
     STEP_HEADER,
     TRACK_HEADER,
     USER_HEADER,
@@ -45,6 +49,10 @@ _VERSIONS = {"routes": f"http.ingress.rds.{ROUTES}.version_text", "clusters": "c
 """Statistics with the version of the routes and clusters that an Envoy applies."""
 _CONNECTIONS, _REQUESTS = "http.ingress.downstream_cx_active", "http.ingress.downstream_rq_active"
 """Statistics with the number of clients' open connections and of their requests in flight."""
+_MAX_HEADERS_KB = 16
+"""Longest headers of a request in KiB; longer ones are refused with 431."""
+_MAX_PATH_LENGTH = 512
+"""Most characters of a path in the access log."""
 _CLOSING_SECONDS = 0.2
 """Time in which all threads of an Envoy have closed a listening socket, on a busy machine too."""
 _STATS = (*_VERSIONS.values(), _CONNECTIONS, _REQUESTS)
@@ -210,6 +218,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
         "path_with_escaped_slashes_action": "REJECT_REQUEST",
         "server_header_transformation": "PASS_THROUGH",
         "request_timeout": f"{limits.body_seconds:g}s",
+        "max_request_headers_kb": _MAX_HEADERS_KB,
         "request_headers_timeout": "10s",
         "stream_idle_timeout": "120s",
         # Limits clients that do not read their answer: they hold the stream and its buffer.
@@ -256,7 +265,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
 
 
 def _removed_internal_headers() -> Config:
-    internal_headers = (TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
+    internal_headers = (SENDER_HEADER, GATEWAY_HEADER, TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
     mutations: list[Config] = [{"remove": name} for name in internal_headers]
     # Headers that control Envoy itself: retries, timeouts, other hosts.
     mutations.append({"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}})
@@ -322,21 +331,23 @@ FLUSH_MS = 200
 def access_log(path: Path) -> dict[str, Any]:
     """Return Envoy's configuration of an access log.
 
-    Fields: `time` (ISO 8601, UTC, microseconds), `id` (x-request-id), `user`, `track`, `rollout`, `step`, `version`
-    (null where there is none; the last four as the route set them, only for inference), `path`, `protocol`,
+    Fields: `time` (ISO 8601, UTC, microseconds), `id` (x-request-id), `user`, `sender`, `track`, `rollout`, `step`,
+    `version` (null where there is none; the last five as the route set them, only for inference), `path`, `protocol`,
     `status` (0: the client went away before an answer), `grpc` (status code or null), `flags` (Envoy's response
     flags or null), `details` (why Envoy answered or ended it as it did), `us` (from the request's last byte to the
     answer's first: neither a slow upload nor a slow download is the release's doing; null when there was no answer).
     """
     fields = {
         "time": "%START_TIME(%Y-%m-%dT%H:%M:%S.%6fZ)%",
-        "id": "%REQ(X-REQUEST-ID)%",
-        "user": f"%REQ({USER_HEADER})%",
+        # What a client chooses is cut: its line may not fill the disk.
+        "id": f"%REQ(X-REQUEST-ID):{MAX_REQUEST_ID_LENGTH}%",
+        "user": f"%REQ({USER_HEADER}):{MAX_USER_LENGTH}%",
+        "sender": f"%REQ({SENDER_HEADER})%",
         "track": f"%REQ({TRACK_HEADER})%",
         "rollout": f"%REQ({ROLLOUT_HEADER})%",
         "step": f"%REQ({STEP_HEADER})%",
         "version": f"%REQ({VERSION_HEADER})%",
-        "path": "%REQ(:PATH)%",
+        "path": f"%REQ(:PATH):{_MAX_PATH_LENGTH}%",
         "protocol": "%PROTOCOL%",
         "status": "%RESPONSE_CODE%",
         "grpc": "%GRPC_STATUS_NUMBER%",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,10 @@ from shortlist.rollout.local.record import StackRecord
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.errors import StackError, last_lines
 from shortlist.serving.processes.program import Program
+from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import write_json
 
-_LONGEST_LOG = 256 * 1024 * 1024
-"""Size in bytes (about 800 000 requests) at which the next start rotates an access log; one older file is kept."""
 _APPLY_SECONDS = 5.0
 _IDLE_SECONDS = 2.0
 """Time that clients with idle connections get to send another request, whose answer closes the connection."""
@@ -58,10 +57,8 @@ class EnvoyGateway:
         programs_by_name = {}
         for name in ENVOYS:
             config = self._paths.envoy / f"{name}.json"
-            log = self._paths.logs / f"{name}{ACCESS_LOG}"
-            if not is_ready(self._admin(name)) and log.exists() and log.stat().st_size > _LONGEST_LOG:
-                log.replace(log.with_name(f"{log.name}.1"))
-            write_json(config, bootstrap(name, port, self._paths.envoy, self._admin(name), log, serving))
+            admin, log = self._admin(name), self._access_log(name)
+            write_json(config, bootstrap(name, port, self._paths.envoy, admin, log, serving))
             programs_by_name[name] = envoy_program(name, config)
         return programs_by_name
 
@@ -75,7 +72,7 @@ class EnvoyGateway:
         # In this order no route ever names a server that Envoy does not know.
         for resource, file, content in (
             ("clusters", CLUSTERS_FILE, _clusters(record)),
-            ("routes", ROUTES_FILE, _routes(record)),
+            ("routes", ROUTES_FILE, self._routes(record)),
         ):
             path = self._paths.envoy / file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,8 +86,12 @@ class EnvoyGateway:
 
     def stale_processes(self, record: StackRecord) -> list[str]:
         """Return the Envoys that answer but apply another route than the record's."""
-        expected_version = _routes(record)["version_info"]
+        expected_version = self._routes(record)["version_info"]
         return [name for name in ENVOYS if applied_version(self._admin(name), "routes") not in {expected_version, None}]
+
+    def access_logs(self) -> Mapping[Path, Path]:
+        """Return both access logs, each with the administration socket of its Envoy."""
+        return {self._access_log(name): self._admin(name) for name in ENVOYS}
 
     def drain(self, name: str) -> None:
         """Let clients of an Envoy that will be stopped move to the other one.
@@ -105,6 +106,11 @@ class EnvoyGateway:
             if not connections or (waited > _IDLE_SECONDS and not requests):
                 return
             time.sleep(0.02)
+
+    def _routes(self, record: StackRecord) -> dict[str, Any]:
+        serving, stack_secrets = record.serving, StackSecrets.open(self._paths.secrets)
+        limits = serving.hold_seconds, serving.limits.max_request_bytes, serving.replicas
+        return routes(record.model, record.route, *limits, stack_secrets)
 
     def _confirm(self, resource: str, version: str) -> None:
         deadline = time.monotonic() + _APPLY_SECONDS
@@ -121,6 +127,9 @@ class EnvoyGateway:
                 )
             time.sleep(0.005)
 
+    def _access_log(self, name: str) -> Path:
+        return self._paths.logs / f"{name}{ACCESS_LOG}"
+
     def _admin(self, name: str) -> Path:
         return self._sockets / f"{name}.sock"
 
@@ -128,9 +137,3 @@ class EnvoyGateway:
 def _clusters(record: StackRecord) -> dict[str, Any]:
     replicas = {version: deployed.replicas for version, deployed in record.versions.items()}
     return clusters(replicas, record.serving.overload.max_requests)
-
-
-def _routes(record: StackRecord) -> dict[str, Any]:
-    serving = record.serving
-    max_body_bytes = serving.limits.max_request_bytes
-    return routes(record.model, record.route, serving.hold_seconds, max_body_bytes, serving.replicas)

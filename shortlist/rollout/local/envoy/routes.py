@@ -14,7 +14,9 @@ from shortlist.rollout.local.envoy.load_shedding import enable_shedding
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.server.requests.headers import (
+    GATEWAY_HEADER,
     ROLLOUT_HEADER,
+    SENDER_HEADER,
     STEP_HEADER,
     TRACK_HEADER,
     UNREADY_HEADER,
@@ -23,6 +25,8 @@ from shortlist.serving.server.requests.headers import (
     recommend_model,
 )
 from shortlist.serving.server.requests.paths import JSON_PATHS, READY, inference_path, status_paths
+from shortlist.serving.stack_secrets import StackSecrets
+from shortlist.spec.serving import BACKEND
 
 Config = dict[str, Any]
 ROUTES = "shortlist"
@@ -37,11 +41,22 @@ _LONGEST_ANSWER = 30.0
 """Longest time in seconds for an answer of an available server."""
 _RETRY_MEAN = 0.1
 """Mean time in seconds between two attempts to reach a server: uniform between 0 and twice this."""
+_ADDRESS: Config = {
+    "header": {"key": SENDER_HEADER, "value": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"},
+    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+}
 _WINDOW = 1024 * 1024
 """Flow-control window in bytes of a stream to a server; twice as many for a connection."""
 
 
-def routes(model: str, route: Route | None, hold_seconds: float, max_request_bytes: int, replicas: int = 1) -> Config:
+def routes(
+    model: str,
+    route: Route | None,
+    hold_seconds: float,
+    max_request_bytes: int,
+    replicas: int = 1,
+    stack_secrets: StackSecrets | None = None,
+) -> Config:
     """Return the content of the routes' file.
 
     Args:
@@ -50,18 +65,22 @@ def routes(model: str, route: Route | None, hold_seconds: float, max_request_byt
         hold_seconds: How long a request waits for a server that restarts.
         max_request_bytes: Requests with a larger content-length are refused at once.
         replicas: Number of servers of a version.
+        stack_secrets: Token by which the application's backend is known, and key that servers know this gateway by.
     """
+    token = None if stack_secrets is None else stack_secrets.backend_token
     table = (
         [_no_version_route()]
         if route is None
-        else _table(model, route, _Retries(hold_seconds, replicas), max_request_bytes)
+        else _table(model, route, _Retries(hold_seconds, replicas), max_request_bytes, token)
     )
     table.insert(0, _body_too_long_route(max_request_bytes))
+    gateway_headers = [] if stack_secrets is None else [_header(GATEWAY_HEADER, stack_secrets.gateway_key)]
     return _resource(
         {
             "@type": "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
             "name": ROUTES,
             "virtual_hosts": [{"name": model, "domains": ["*"], "routes": table}],
+            "request_headers_to_add": gateway_headers,
         }
     )
 
@@ -99,11 +118,15 @@ class _Retries(NamedTuple):
     replicas: int
 
 
-def _table(model: str, route: Route, retries: _Retries, max_requests: int) -> list[Config]:
-    table = [_route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _buffered(max_requests)]
+def _table(model: str, route: Route, retries: _Retries, max_requests: int, token: str | None) -> list[Config]:
     models = (model, recommend_model(model))
     inference = (*map(inference_path, models), *JSON_PATHS)
-    table += [_route(path, _split(route, "http", retries)) | _buffered(max_requests) for path in inference]
+    table = []
+    for backend_token in (*([] if token is None else [token]), None):
+        grpc, http = (_split(route, protocol, retries, backend_token is not None) for protocol in ("grpc", "http"))
+        splits = [_route(f"{_SERVICE}/ModelInfer", grpc, grpc=True, token=backend_token)]
+        splits += [_route(path, http, token=backend_token) for path in inference]
+        table += [split | _buffered(max_requests) for split in splits]
     for name, version in product(models, sorted({route.stable, route.canary or route.stable})):
         # A client that names a version gets that version; its requests count for no track.
         action = {**_cluster_action(version, "http"), **_retry_policy(retries, "http")}
@@ -142,23 +165,32 @@ def _direct_response(status: int, text: str) -> Config:
     return {"status": status, "body": {"inline_string": text}}
 
 
-def _route(path: str, action: Config, method: str = "POST", grpc: bool = False, version: int | None = None) -> Config:
+def _route(
+    path: str,
+    action: Config,
+    method: str = "POST",
+    grpc: bool = False,
+    version: int | None = None,
+    token: str | None = None,
+) -> Config:
     match: Config = {"path": path, "headers": [{"name": ":method", "string_match": {"exact": method}}]}
+    if token is not None:
+        match["headers"].append({"name": "authorization", "string_match": {"exact": f"Bearer {token}"}})
     if grpc:
         match["grpc"] = {}
     answer = {} if version is None else {"response_headers_to_add": [_header(VERSION_HEADER, str(version))]}
     return {"match": match, "route": action, **answer}
 
 
-def _split(route: Route, protocol: str, retries: _Retries) -> Config:
+def _split(route: Route, protocol: str, retries: _Retries, of_backend: bool) -> Config:
     # The canary comes first and the weights always add up to 100: a user whose hash is below the canary's weight
     # stays below it when the weight grows.
     shares = [] if route.canary is None else [("canary", route.canary, route.percent)]
     shares.append(("stable", route.stable, 100 - route.percent))
-    salt = (route.rollout or "").replace("\\", "\\\\")
+    salt = route.hash_salt.replace("\\", "\\\\")
     return {
         "weighted_clusters": {
-            "clusters": [_share(route, *share, protocol=protocol) for share in shares],
+            "clusters": [_share(route, *share, protocol=protocol, of_backend=of_backend) for share in shares],
             "use_hash_policy": True,
         },
         "hash_policy": [
@@ -173,9 +205,9 @@ def _split(route: Route, protocol: str, retries: _Retries) -> Config:
     }
 
 
-def _share(route: Route, track: str, version: int, percent: int, *, protocol: str) -> Config:
-    answer_headers = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
-    request_headers = list(answer_headers)
+def _share(route: Route, track: str, version: int, percent: int, *, protocol: str, of_backend: bool) -> Config:
+    track_headers = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
+    request_headers = [*track_headers, _header(SENDER_HEADER, BACKEND) if of_backend else _ADDRESS]
     if route.rollout is not None:
         request_headers.append(_header(ROLLOUT_HEADER, route.rollout))
     if route.step is not None:
@@ -184,7 +216,8 @@ def _share(route: Route, track: str, version: int, percent: int, *, protocol: st
         "name": f"v{version}-{protocol}",
         "weight": percent,
         "request_headers_to_add": request_headers,
-        "response_headers_to_add": answer_headers,
+        # A client that knows the track of its users could send requests to one track alone.
+        "response_headers_to_add": track_headers if of_backend else [],
         **enable_shedding(track),
     }
 

@@ -91,14 +91,17 @@ class EventReceiver:
         data: Declared columns of the log.
         settings: Who may send events.
         host: Address that the server listens on.
+        backend_token: Token of the application's backend; see `Senders`.
 
     Raises:
         ShortlistError: The declared environment variable with the token is not set.
     """
 
-    def __init__(self, streams: Path, data: Data, settings: Events, host: str) -> None:
+    def __init__(
+        self, streams: Path, data: Data, settings: Events, host: str, backend_token: str | None = None
+    ) -> None:
         self._data = data
-        self.senders = Senders(settings, host)
+        self.senders = Senders(settings, host, backend_token)
         """Who may send events, and who sends requests."""
         self._columns = outcome_columns(data)
         self._is_text = data.item is not None and data.by_name[data.item].type == "string"

@@ -32,12 +32,13 @@ from shortlist.serving.server.prediction_log.logged_columns import memory_bytes
 from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
 from shortlist.serving.server.request_inputs.version_inputs import FOLDER, VersionInputs
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
-from shortlist.serving.server.requests.headers import RequestContext, recommend_model
+from shortlist.serving.server.requests.headers import GATEWAY_HEADER, RequestContext, recommend_model
 from shortlist.serving.server.requests.request_errors import BadScoresError, UnknownModelError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor, Scores
+from shortlist.serving.stack_secrets import sampling_key
 
 OK: Final = int(HTTPStatus.OK)
 
@@ -189,6 +190,7 @@ class Service:
         self._score_datatypes = dict.fromkeys(self.outputs, "FP32")
         self._further_columns = tuple(map(score_column, data.labels))
         self._logged_columns = (Columns.TIME, *logged_inputs(data))
+        self._sampling_key = sampling_key(settings.secrets)
         self._feature_share = serving.log.sampling * serving.log.feature_sampling
         self.data = data
         """Declared columns of the log."""
@@ -197,9 +199,32 @@ class Service:
         """Request bytes buffered by all connections."""
         self.stopping = False
 
-    def sender(self, headers: Mapping[str, str]) -> str | None:
-        """Return who sent a request; None where nothing says it."""
-        return None if self.events is None else self.events.senders.name(headers)
+    def request_context(self, headers: Mapping[str, str]) -> RequestContext:
+        """Return what the headers of a request say; without the gateway's key nothing that only a gateway may say.
+
+        Args:
+            headers: Headers of the request, their names in lower case.
+        """
+        stack_secrets = self.settings.stack_secrets
+        if stack_secrets is not None and not stack_secrets.is_gateway(headers.get(GATEWAY_HEADER, "")):
+            return RequestContext.without_gateway(headers)
+        return RequestContext.from_headers(headers, None if self.events is None else self.events.senders.name(headers))
+
+    def names_version(self, context: RequestContext, version: str = "") -> bool:
+        """Whether the response to a request names the version that made it, and its track.
+
+        A client that knows the track of its users could send requests to one track alone: a request that a gateway
+        assigned to a track is only told if it names the version, or if its sender vouches for its users.
+
+        Args:
+            context: Headers of the request.
+            version: Version that the request names; empty: none.
+        """
+        return bool(version) or context.track is None or self.settings.serving.vouches_for_users(context.sender)
+
+    def response_headers(self, context: RequestContext, version: str = "") -> dict[str, str]:
+        """Return the headers of the response to a request; see `names_version`."""
+        return context.response_headers(self.settings.version) if self.names_version(context, version) else {}
 
     async def is_ready(self) -> bool:
         """Whether views, live counts, recommendations and the model are ready."""
@@ -223,8 +248,13 @@ class Service:
             )
         return problem_by_part
 
-    def check_model(self, model: str, version: str) -> None:
+    def check_model(self, model: str, version: str, names_version: bool = True) -> None:
         """Check that a model and version are served here.
+
+        Args:
+            model: Model name.
+            version: Version; empty: the one that is served.
+            names_version: Whether the message says which version is served here.
 
         Raises:
             UnknownModelError: Another name or version is served here.
@@ -235,7 +265,8 @@ class Service:
             requested = f"'{model}'" + (f" version {version}" if version else "")
             served = " and ".join(f"'{name}'" for name in names)
             verb = "is" if len(names) == 1 else "are"
-            raise UnknownModelError(f"got model {requested}; here {verb} {served} version {settings.version}")
+            served_version = f" version {settings.version}" if names_version else ""
+            raise UnknownModelError(f"got model {requested}; here {verb} {served}{served_version}")
 
     def recommends(self, model: str) -> bool:
         """Whether a model name is the one of the recommendations."""
@@ -265,7 +296,7 @@ class Service:
         """
         started = time.perf_counter()
         now = time.time_ns() // 1000
-        self.check_model(request.model, request.version)
+        self.check_model(request.model, request.version, self.names_version(request.context))
         if self.recommending is not None and self.recommends(request.model):
             return await self.recommending.answer(request, slot)
         inputs = self.inputs.read(request.tensors, now).as_of_receipt(now)
@@ -382,7 +413,7 @@ class Service:
         """Add a row to the prediction log, in the column order of `prediction_schema`."""
         if self.events is not None:
             self.events.answers.add(request_id, self._item_ids(rows_and_response()[0]))
-        if not is_sampled(request_id, self.settings.serving.log.sampling):
+        if not is_sampled(request_id, self.settings.serving.log.sampling, self._sampling_key):
             return
         inputs, response = rows_and_response()
         now, spent_ms = times
@@ -403,7 +434,7 @@ class Service:
 
     def samples_features(self, request_id: str) -> bool:
         """Whether a response is logged with its features, and a slate with all stages of its request."""
-        return self._feature_share > 0 and is_sampled(request_id, self._feature_share)
+        return self._feature_share > 0 and is_sampled(request_id, self._feature_share, self._sampling_key)
 
     def _user_id(self, inputs: Inputs) -> str | None:
         sent = inputs.keys.get(self._user or "", ())

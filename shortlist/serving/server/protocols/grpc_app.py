@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse, Service
 from shortlist.serving.server.protocols.http_app import SERVER
 from shortlist.serving.server.protocols.v2 import MAX_INPUTS, check_output, encode_raw
-from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, RequestContext
+from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, VERSION_HEADER
 from shortlist.serving.server.requests.request_errors import (
     BadRequestError,
     BadScoresError,
@@ -152,22 +152,21 @@ class GRPCApp:
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Score a request, or recommend items."""
-        metadata = dict(context.invocation_metadata() or ())
-        request_context = RequestContext.from_headers(metadata, self._service.sender(metadata))
+        request_context = self._service.request_context(dict(context.invocation_metadata() or ()))
         async with self._service.admission.slot() as slot:  # gRPC cancels this coroutine when the client disconnects
             tensors = _tensors(request, self._service.outputs_of(request.model_name))
             inference_request = InferenceRequest(
                 request.model_name, request.model_version, tensors, request_context, request.id
             )
             answer = await self._service.answer(inference_request, slot)
-        headers = request_context.response_headers(self._service.settings.version)
+        headers = self._service.response_headers(request_context, request.model_version)
         await context.send_initial_metadata(tuple(headers.items()))
         return self._response(request, answer, headers)
 
     def _response(self, request: Any, answer: InferenceResponse, headers: dict[str, str]) -> Any:
         response = service_pb2.ModelInferResponse(
             model_name=request.model_name,
-            model_version=str(self._service.settings.version),
+            model_version=headers.get(VERSION_HEADER, ""),
             id=request.id or answer.request_id,
         )
         for key, value in headers.items():

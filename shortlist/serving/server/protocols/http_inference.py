@@ -18,7 +18,7 @@ from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.protocols.connections import TimedConnection, make_connection_class
 from shortlist.serving.server.protocols.json_api.endpoints import JSON_ENDPOINTS, answer_json
 from shortlist.serving.server.protocols.v2 import HEADER_LENGTH, read_body, write_outputs
-from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.headers import VERSION_HEADER
 from shortlist.serving.server.requests.http_messages import HttpResponse, RequestHead, decode_content, error_response
 from shortlist.serving.server.requests.request_errors import RequestError, TooLargeError, TooSlowError
 from shortlist.serving.server.runtime.metrics import WENT_AWAY
@@ -218,14 +218,14 @@ async def answer(service: Service, request_head: RequestHead, content: bytes | b
         content = decode_content(content, headers, service.settings.serving.limits.max_request_bytes)
         body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs_of(request_head.model))
         del content  # freed while the model scores
-        context = RequestContext.from_headers(headers, service.sender(headers))
+        context = service.request_context(headers)
         request = InferenceRequest(request_head.model, request_head.version, body.tensors, context, body.id)
         response = await service.answer(request, slot)
-    settings = service.settings
-    track_headers = context.response_headers(settings.version)
+    track_headers = service.response_headers(context, request_head.version)
+    version = {"model_version": track_headers[VERSION_HEADER]} if track_headers else {}
     head = {
         "model_name": request_head.model,
-        "model_version": str(settings.version),
+        **version,
         "id": body.id or response.request_id,
         "parameters": {**track_headers, "degraded": response.degraded, **response.parameters},
     }

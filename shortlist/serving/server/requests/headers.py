@@ -13,6 +13,10 @@ USER_HEADER: Final = "x-shortlist-user"
 TRACK_HEADER: Final = "x-shortlist-track"
 ROLLOUT_HEADER: Final = "x-shortlist-rollout"
 STEP_HEADER: Final = "x-shortlist-step"
+SENDER_HEADER: Final = "x-shortlist-sender"
+"""Who sent the request, for the access log of the gateway; a server asks `Senders`."""
+GATEWAY_HEADER: Final = "x-shortlist-gateway"
+"""Key with which the gateway of a machine proves to a server that it set the other headers."""
 UNREADY_HEADER: Final = "x-shortlist-unready"
 """Header of a refusal by a server that cannot score at present; another server may be able to."""
 VERSION_HEADER: Final = "x-shortlist-version"
@@ -22,8 +26,8 @@ _RECOMMEND: Final = ".recommend"
 _PRINTABLE: Final = re.compile("[!-~]+")
 MAX_REQUEST_ID_LENGTH: Final = 256
 """Most characters of a request's id."""
-_MAX_LENGTH: Final = 256
-"""Header values are cut to this number of characters."""
+MAX_USER_LENGTH: Final = 256
+"""Values of other headers are cut to this number of characters."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class RequestContext:
         """Return the values of headers, whose names are in lower case, with the sender."""
 
         def header(name: str) -> str | None:
-            return headers.get(name, "")[:_MAX_LENGTH] or None
+            return headers.get(name, "")[:MAX_USER_LENGTH] or None
 
         step = header(STEP_HEADER)
         return cls(
@@ -55,6 +59,12 @@ class RequestContext:
             step=int(step) if step is not None and step.isascii() and step.isdecimal() and len(step) < 6 else None,
             sender=sender,
         )
+
+    @classmethod
+    def without_gateway(cls, headers: Mapping[str, str]) -> Self:
+        """Return the values of headers that clients may send, without those that a gateway sets."""
+        context = cls.from_headers(headers)
+        return cls(request_id=context.request_id, user=context.user)
 
     def response_headers(self, version: int) -> dict[str, str]:
         """Return the headers of the response."""

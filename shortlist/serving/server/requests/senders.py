@@ -26,14 +26,15 @@ class Senders:
     Args:
         settings: Who may send events, and how senders prove who they are.
         host: Address that the server listens on.
+        backend_token: Token of the application's backend, besides the declared one; None for none.
 
     Raises:
         ShortlistError: The declared environment variable with the token is not set.
     """
 
-    def __init__(self, settings: Events, host: str) -> None:
+    def __init__(self, settings: Events, host: str, backend_token: str | None = None) -> None:
         self._identity_header = settings.identity_header
-        self._token = _token(settings)
+        self._token, self._backend_token = _token(settings), backend_token
         self._is_local = ipaddress.ip_address(host).is_loopback
 
     def name(self, headers: Mapping[str, str]) -> str | None:
@@ -45,9 +46,10 @@ class Senders:
         Args:
             headers: Headers of the request, their names in lower case.
         """
-        if self._token is not None and self._has_token(headers):
+        if self._has_token(headers, self._token) or self._has_token(headers, self._backend_token):
             return BACKEND
-        if self._identity_header is not None and (identity := headers.get(self._identity_header.lower())):
+        identity = headers.get((self._identity_header or "").lower(), "")
+        if identity not in ("", BACKEND):
             return identity[:_MAX_LENGTH]
         return _address(headers.get(ADDRESS_HEADER, "").rpartition(",")[2].strip())
 
@@ -61,7 +63,7 @@ class Senders:
             UnauthorizedError: The sender has no valid token or identity.
         """
         if self._token is not None:
-            if not self._has_token(headers):
+            if not (self._has_token(headers, self._token) or self._has_token(headers, self._backend_token)):
                 raise UnauthorizedError("wanted the header 'Authorization: Bearer TOKEN' with the declared token")
         elif self._identity_header is not None:
             if not headers.get(self._identity_header.lower()):
@@ -74,9 +76,10 @@ class Senders:
                 " serving.events.token_variable or serving.events.identity_header"
             )
 
-    def _has_token(self, headers: Mapping[str, str]) -> bool:
+    @staticmethod
+    def _has_token(headers: Mapping[str, str], token: str | None) -> bool:
         sent = headers.get("authorization", "")
-        return hmac.compare_digest(sent.encode(), f"{_BEARER}{self._token}".encode())
+        return token is not None and hmac.compare_digest(sent.encode(), f"{_BEARER}{token}".encode())
 
 
 @lru_cache(maxsize=4_096)

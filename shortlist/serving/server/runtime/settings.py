@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location, spec_feast_store_location
+from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.runtime import AnyOnlineStore
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig
@@ -57,6 +58,13 @@ class ServerSettings(BaseModel):
     """Folder of the prediction log; the process creates its own folder inside."""
     serving: Serving = Serving()
     """The spec's section `serving`."""
+    secrets: Path | None = Field(default=None, exclude_if=lambda path: path is None)
+    """File of the stack's secrets; None where only the gateway reaches the server."""
+
+    @cached_property
+    def stack_secrets(self) -> StackSecrets | None:
+        """Secrets of the stack; None where only the gateway reaches the server."""
+        return None if self.secrets is None else StackSecrets.open(self.secrets)
 
     @cached_property
     def store_location(self) -> FeastStoreLocation | None:

@@ -43,7 +43,14 @@ def show_count(folder: Path) -> None:
 
     paths = ServingPaths.for_spec(folder, "demo")
     paths.logs.mkdir(parents=True)
-    line = {"rollout": "r1", "step": "0", "path": "/v2/models/demo/infer", "status": 200, "user": "u"}
+    line = {
+        "rollout": "r1",
+        "step": "0",
+        "path": "/v2/models/demo/infer",
+        "status": 200,
+        "user": "u",
+        "sender": "backend",
+    }
     lines = [
         {**line, "id": str(number), "track": "canary" if number % 3 else "stable", "us": 9_000 * number}
         for number in range(12)

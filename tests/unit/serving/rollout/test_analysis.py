@@ -562,10 +562,45 @@ def test_a_smaller_alpha_needs_more_evidence() -> None:
     assert analyze_step(worse, strict, 0, 10, WELL).decision == "proceed"
 
 
+@pytest.mark.parametrize(
+    "canary",
+    [
+        track(refused_users=400, client_errors=400),
+        track(empty_slate_users=400, slate_users=400),
+        track(disconnected_users=400, disconnected=400),
+    ],
+)
+def test_a_track_without_users_is_nothing_to_compare_with(canary: TrackEvidence) -> None:
+    empty = RolloutEvidence(
+        "r1", (StepEvidence(track(0, users=0), canary),), StepEvidence(track(0, users=0), canary), EQUAL
+    )
+    statuses = statuses_not_ok(analyze_step(empty, POLICY, 0, 10, WELL))
+    assert not {"refusals", "slates", "disconnects"} & set(statuses)
+    compared = with_step(0, track(19_000, users=9_500, slate_users=9_500), canary)
+    assert "breach" in statuses_not_ok(analyze_step(compared, POLICY, 0, 10, WELL)).values()
+
+
+@pytest.mark.parametrize(
+    ("name", "canary"),
+    [("scores", track(flat=1_000, scores=np.full(200, 0.5))), ("features", track(degraded=900))],
+)
+def test_constant_scores_and_missing_features_are_no_fault_of_the_canary_without_a_stable_track(
+    name: str, canary: TrackEvidence
+) -> None:
+    alone = RolloutEvidence(
+        "r1", (StepEvidence(TrackEvidence(), canary),), StepEvidence(TrackEvidence(), canary), EQUAL
+    )
+    assert find_check(analyze_step(alone, POLICY, 0, 10, WELL), name).status == "wait"
+    assert find_check(analyze_step(with_step(0, canary=canary), POLICY, 0, 10, WELL), name).status == "breach"
+    # At 100 % the stable track of earlier steps is compared.
+    assert find_check(analyze_step(with_step(LAST, canary=canary), POLICY, LAST, 10, WELL), name).status == "breach"
+
+
 def test_disconnects_and_client_errors_of_one_user_cause_no_rollback(tmp_path: Path) -> None:
     paths = ServingPaths.for_spec(tmp_path, "demo")
     paths.logs.mkdir(parents=True)
     line = {"user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer", "us": None}
+    line["sender"] = "backend"
     lines = [{**line, "id": str(number), "status": (0, 400)[number % 2], "grpc": None} for number in range(200)]
     (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(log_line) + "\n" for log_line in lines))
     observation = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL).observe_step(0, 1.0)
@@ -582,6 +617,7 @@ def test_the_observer_reads_logs_and_health_and_decides(tmp_path: Path) -> None:
     paths = ServingPaths.for_spec(tmp_path, "demo")
     paths.logs.mkdir(parents=True)
     line = {"id": "a", "user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer"}
+    line["sender"] = "backend"
     lines = [{**line, "id": str(number), "status": 503, "grpc": None, "us": None} for number in range(20)]
     (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(log_line) + "\n" for log_line in lines))
     healthy_observer = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL)

@@ -58,7 +58,14 @@ class Logs:
 
     def line(self, id: str, **changes: object) -> dict[str, Any]:
         common = {"time": "2026-11-21T03:34:00.123456Z", "id": id, "user": "u1", "track": "stable", "rollout": "r1"}
-        fields = {"step": "0", "version": "3", "path": "/v2/models/demo/infer", "protocol": "HTTP/1.1", "status": 200}
+        fields = {
+            "sender": "backend",
+            "step": "0",
+            "version": "3",
+            "path": "/v2/models/demo/infer",
+            "protocol": "HTTP/1.1",
+            "status": 200,
+        }
         return {**common, **fields, "grpc": None, "flags": None, "us": 5_000, **changes}
 
     def ask(self, *lines: dict[str, Any], envoy: str = "a") -> None:
@@ -67,7 +74,14 @@ class Logs:
 
     def answer(self, *rows: dict[str, Any], process: int = 0, schema: pa.Schema = PREDICTIONS) -> None:
         common = {"time": NOW, "user": "u1", "track": "stable", "rollout": "r1", "step": 0, "version": 3, "status": 200}
-        fields = {"digest": "0" * 16, "latency_ms": 4.0, "degraded": False, "items": [7, 8], "scores": [0.1, 0.2]}
+        fields = {
+            "sender": "backend",
+            "digest": "0" * 16,
+            "latency_ms": 4.0,
+            "degraded": False,
+            "items": [7, 8],
+            "scores": [0.1, 0.2],
+        }
         append_rows(self.paths.predictions, schema, [common | fields | row for row in rows], process)
 
     def outcome(self, *rows: tuple[str, int, int], time: datetime = NOW) -> None:
@@ -234,6 +248,31 @@ def test_refused_users_are_counted_once_per_track(logs: Logs) -> None:
     assert (now.canary.client_errors, now.canary.refused_users) == (4, 4)  # who names no user is one for each request
 
 
+def test_what_one_address_sends_without_a_backend_is_counted_and_hardly_evidence(logs: Logs) -> None:
+    sent = {"sender": "192.0.2.1", "track": "canary"}
+    logs.ask(
+        *(logs.line(f"a{number}", user=f"v{number}", track="canary") for number in range(1_200)),
+        *(logs.line(f"b{number}", **sent, user=f"w{number}", status=400) for number in range(50)),
+        *(logs.line(f"c{number}", **sent, user="w0", status=(0, 200)[number % 2]) for number in range(50)),
+    )
+    slate = {"routed_by_user": True, "slate:asked": 3, "items": [], "scores": []}
+    logs.answer(*({"request_id": f"b{number}", **sent, "user": f"w{number}", **slate} for number in range(50)))
+    logs.outcome(*((f"b{number}", 0, 1) for number in range(50)))
+    evidence = read(logs)
+    canary, total = evidence.at_step(0).canary, evidence.request_totals().canary
+    assert (canary.requests, canary.left_out) == (1_200 + 3, 97)
+    assert (canary.refused_users, canary.disconnected_users, canary.empty_slate_users) == (1, 1, 1)
+    assert (total.requests, total.client_errors, total.disconnected, total.answered) == (1_300, 50, 25, 1_225)
+    assert (total.left_out, total.logged) == (97, 50)
+    assert evidence.accounting.lost == 1_225 and canary.kpi_users == 0  # no row of an empty slate has an outcome
+
+
+def test_requests_in_plain_json_are_evidence(logs: Logs) -> None:
+    paths = "/v1/rank", "/v1/recommend?debug=1", "/v1/events", "/v1/other"
+    logs.ask(*(logs.line(path, path=path, status=503) for path in paths))
+    assert read(logs).at_step(0).stable.failed == 2
+
+
 def test_users_who_get_an_empty_slate_are_counted(logs: Logs) -> None:
     slate = {"track": "canary", "routed_by_user": True, "slate:asked": 3}
     logs.answer(
@@ -339,6 +378,7 @@ def test_a_rotated_log_is_read_to_its_end_and_the_new_one_from_its_start(logs: L
     logs.ask(logs.line("c"), logs.line("d"))
     reader.poll()
     assert reader.snapshot().whole.stable.requests == 4
+    assert read(logs).whole.stable.requests == 4  # also by a new reader
     logs.access.write_text(json.dumps(logs.line("e")) + "\n")  # cut short in place
     reader.poll()
     assert reader.snapshot().whole.stable.requests == 5

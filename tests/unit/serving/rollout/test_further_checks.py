@@ -34,6 +34,7 @@ def observe(folder: Path, checks: dict[str, dict[str, str]]) -> Observation:
     paths = ServingPaths.for_spec(folder, "demo")
     paths.logs.mkdir(parents=True)
     line = {"track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer", "grpc": None, "us": 9_000}
+    line["sender"] = "backend"
     lines = [
         {**line, "id": str(number), "user": f"u{max(number, 5)}", "status": 400 if number < 5 else 200}
         for number in range(20)

@@ -317,6 +317,7 @@ def write(paths: ServingPaths, visit_list: Sequence[Visit], with_columns: bool =
     for place, visit in enumerate(visit_list):
         at, name = BEGAN + timedelta(milliseconds=place), f"request-{visit.user}"
         fields = {"track": "canary" if visit.canary else "stable", "rollout": "r1", "version": 4 if visit.canary else 3}
+        fields["sender"] = "backend"
         lines.append(
             fields | {"time": at.isoformat(), "id": name, "user": f"u{visit.user}", "step": "0", "us": 5_000,
                     "path": "/v2/models/demo/infer", "status": 200, "grpc": None}

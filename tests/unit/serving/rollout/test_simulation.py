@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from shortlist.rollout.evidence.sequential import (
 )
 from shortlist.rollout.evidence.sequential_difference import UserValues, difference
 from shortlist.spec.serving import KPI, Canary
-from tests.simulation.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
+from tests.simulation.analysis_simulation import Attacker, Faults, SimulatedRollout, SimulatedTraffic, play
 
 pytestmark = pytest.mark.long
 
@@ -195,6 +196,53 @@ def test_every_fault_is_rolled_back_by_its_check(faults: Faults, check: str, lon
     for rollout in ends(faults, 8):
         assert (rollout.decision, rollout.check) == ("roll_back", check), rollout.reason
         assert rollout.step <= longest_step
+
+
+def attacked(faults: Faults, attacker: Attacker, rollouts: int = 3) -> list[SimulatedRollout]:
+    world = SimulatedTraffic()
+    return [play(Canary(), world, faults, seed, analysis_seconds=5, attacker=attacker) for seed in range(rollouts)]
+
+
+@pytest.mark.parametrize(
+    ("attacker", "check"),
+    [
+        (Attacker("refused"), "refusals"),
+        (Attacker("disconnected"), "disconnects"),
+        (Attacker("empty_slate"), "slates"),
+        (Attacker("shifted_scores"), "distribution"),
+        (Attacker("slow"), "latency"),
+    ],
+)
+def test_a_client_that_invents_users_of_the_canary_does_not_send_a_good_one_back(
+    attacker: Attacker, check: str
+) -> None:
+    (believed,) = attacked(Faults(), replace(attacker, vouches=True), rollouts=1)
+    assert believed.decision == "roll_back"
+    for rollout in attacked(Faults(), attacker):
+        assert rollout.decision == "promote", rollout.reason
+        assert rollout.check != check
+
+
+@pytest.mark.parametrize(
+    ("faults", "check", "attacker"),
+    [
+        # Good requests dilute errors, bad scores and slow answers of the canary.
+        (Faults(error_rate=0.05), "errors", Attacker("answered", users=1, requests_per_second=2_000)),
+        (Faults(nan_rate=0.2), "scores", Attacker("answered", users=1, requests_per_second=2_000)),
+        (Faults(slowdown=10), "latency", Attacker("answered", users=1, requests_per_second=2_000)),
+        # Bad requests of the stable track excuse those of the canary.
+        (Faults(refusals=0.05), "refusals", Attacker("refused", on_canary=False)),
+        (Faults(empty_slates=0.4), "slates", Attacker("empty_slate", on_canary=False)),
+        (Faults(hang_ups=0.3), "disconnects", Attacker("disconnected", on_canary=False)),
+    ],
+)
+def test_a_client_does_not_win_for_a_bad_canary(faults: Faults, check: str, attacker: Attacker) -> None:
+    for rollout in attacked(faults, attacker):
+        assert (rollout.decision, rollout.check) == ("roll_back", check), rollout.reason
+        assert rollout.step <= 1
+    if attacker.users is not None:
+        (believed,) = attacked(faults, replace(attacker, vouches=True), rollouts=1)
+        assert believed.check != check
 
 
 def test_a_guarded_label_that_falls_is_found_by_its_guard_though_the_kpi_rises() -> None:

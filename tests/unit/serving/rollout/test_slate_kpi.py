@@ -86,7 +86,7 @@ def write(paths: ServingPaths, slates: Sequence[Slate]) -> None:
     lines, answers, outcomes = [], [], []
     for place, slate in enumerate(slates):
         at = BEGAN + timedelta(seconds=100 * slate.step, milliseconds=place)
-        fields = {"track": slate.track, "rollout": "r1", "version": 4 if slate.canary else 3}
+        fields = {"sender": "backend", "track": slate.track, "rollout": "r1", "version": 4 if slate.canary else 3}
         lines.append(
             fields | {"time": at.isoformat(), "id": slate.id, "user": f"u{slate.user}", "step": str(slate.step),
                     "us": 5_000, "path": "/v2/models/demo.recommend/infer", "status": 200, "grpc": None}

@@ -15,21 +15,28 @@ import uvicorn
 import uvloop
 
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
+from shortlist.serving.server.inference.service import Service as ScoringService
 from shortlist.serving.server.protocols.http_app import http_app
 from shortlist.serving.server.protocols.http_inference import connection_class
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
+from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.serving import Overload, Serving
 
 BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()
 PATH = "/v2/models/shop/infer"
+VERSION_PATH = "/v2/models/shop/versions/3/infer"
 _PATIENCE_SECONDS = 30
 
 
 class Service:
     """Returns a score per row; `hold` delays all responses until it is set."""
 
+    request_context, names_version = ScoringService.request_context, ScoringService.names_version
+    response_headers = ScoringService.response_headers
+
     def __init__(self) -> None:
-        self.settings = SimpleNamespace(model="shop", version=3, serving=Serving())
+        self.settings = SimpleNamespace(model="shop", version=3, serving=Serving(), stack_secrets=None)
+        self.events = None
         self.outputs = ("score",)
         self.requests: list[InferenceRequest] = []
         self.counted: list[int] = []
@@ -121,7 +128,7 @@ def run(test: Test) -> None:
 def test_a_response_has_the_request_id_and_the_connection_stays_open() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         for number in range(3):
-            connection.send(BODY, PATH, f"X-Request-Id: {number}", "X-Shortlist-Track: canary")
+            connection.send(BODY, VERSION_PATH, f"X-Request-Id: {number}", "X-Shortlist-Track: canary")
             status, headers, body = await connection.receive()
             assert (status, headers["x-shortlist-track"], headers["x-shortlist-version"]) == (200, "canary", "3")
             assert "date" in headers
@@ -275,6 +282,43 @@ def test_malformed_requests_are_refused_with_a_message() -> None:
         connection.send(b"nonsense")
         assert (await connection.receive())[0] == 400
         assert not service.requests
+
+    run(test)
+
+
+def test_a_client_is_not_told_its_track_unless_it_names_the_version() -> None:
+    async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
+        for path, headers, tells in (
+            (PATH, ["X-Shortlist-Track: canary"], False),
+            (VERSION_PATH, ["X-Shortlist-Track: canary"], True),
+            (PATH, [], True),  # no gateway has split the users
+        ):
+            connection.send(BODY, path, *headers)
+            status, answer_headers, body = await connection.receive()
+            assert (status, "x-shortlist-version" in answer_headers, "model_version" in json.loads(body)) == (
+                200,
+                tells,
+                tells,
+            )
+            assert ("canary" in f"{answer_headers} {body!r}") == (tells and bool(headers))
+
+    run(test)
+
+
+def test_only_the_gateway_says_the_track_of_a_request() -> None:
+    async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
+        service.settings.stack_secrets = secrets = StackSecrets()
+        forged = ["X-Shortlist-Track: canary", "X-Shortlist-Rollout: r1", "X-Shortlist-Step: 0", "X-Shortlist-User: u"]
+        for key in ([], ["X-Shortlist-Gateway: guessed"], [f"X-Shortlist-Gateway: {secrets.gateway_key}"]):
+            connection.send(BODY, PATH, *forged, *key)
+            assert (await connection.receive())[0] == 200
+        contexts = [request.context for request in service.requests]
+        assert [(context.track, context.rollout, context.step) for context in contexts] == [
+            (None, None, None),
+            (None, None, None),
+            ("canary", "r1", 0),
+        ]
+        assert {context.user for context in contexts} == {"u"}
 
     run(test)
 

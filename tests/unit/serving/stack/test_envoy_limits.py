@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
 import socket
 import struct
 import subprocess
@@ -129,6 +130,41 @@ def test_a_connection_beyond_the_limit_is_closed_and_the_others_stay_open(tmp_pa
                 assert time.monotonic() < deadline
             assert not is_open(connect())
             assert all(is_open(connection) for connection in other_connections)
+
+
+def test_long_headers_are_refused_and_fill_no_log(envoy: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    log = next(tmp_path_factory.getbasetemp().glob("envoy*/envoy/access.jsonl"))
+    assert answer_to(envoy, head(f"x-anything: {'a' * 50_000}", "content-length: 0"))[0] == 431
+    request = f"POST {INFER}?{'q' * 9_000} HTTP/1.1\r\nHost: here\r\nx-request-id: long-{'i' * 2_000}\r\n"
+    assert answer_to(envoy, f"{request}x-shortlist-user: {'u' * 2_000}\r\ncontent-length: 0\r\n\r\n".encode())[0] == 200
+    deadline = time.monotonic() + 60
+    while not (lines := [line for line in log.read_text().splitlines() if '"long-' in line]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (line,) = map(json.loads, lines)
+    assert (len(line["id"]), len(line["user"]), len(line["path"])) == (256, 256, 512)
+    assert max(map(len, log.read_text().splitlines())) < 2_000
+
+
+@pytest.mark.long
+def test_fifteen_thousand_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
+    files, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if max_files < 16_000:
+        pytest.skip(f"a process may open {max_files} files here; each connection is one")
+    http_port, grpc_port, health_port = free_ports(3)
+    ports = {"http_port": http_port, "grpc_port": grpc_port, "health_port": health_port}
+    (tmp_path / "echo.json").write_text(json.dumps({"version": 1, **ports}))
+    process = subprocess.Popen([sys.executable, str(ECHO), str(tmp_path / "echo.json")])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
+    try:
+        with running_envoy(tmp_path / "envoy", http_port, grpc_port, Serving()) as port, ExitStack() as lines:
+            for _ in range(15_000):
+                lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            assert [ask(port)[0] for _ in range(20)] == [200] * 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, max_files))
+        process.kill()
+        process.wait()
 
 
 def test_over_grpc_refusals_have_the_status_of_client_errors(envoy: int) -> None:

@@ -17,9 +17,10 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.evidence.access_log import AccessLog, rollout_requests
+from shortlist.rollout.evidence.access_log import AccessLog, AccessLogFolder, rollout_requests
 from shortlist.rollout.local.envoy.bootstrap import ENVOYS
 from shortlist.rollout.local.stack import Stack
+from shortlist.serving.log.access_log_rotation import rotate
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.ports import HOST
 from shortlist.spec.serving import Serving
@@ -47,9 +48,11 @@ def tracks(stack: Stack, users: list[str]) -> dict[str, str]:
 
     async def all_tracks() -> dict[str, str]:
         track_by_user, gate = {}, asyncio.Semaphore(32)
+        token = stack.backend_endpoint().token
 
         async def track_of(session: aiohttp.ClientSession, user: str) -> None:
-            async with gate, session.post(stack.url + INFER, data=b"{}", headers={"x-shortlist-user": user}) as answer:
+            headers = {"x-shortlist-user": user, "authorization": f"Bearer {token}"}
+            async with gate, session.post(stack.url + INFER, data=b"{}", headers=headers) as answer:
                 assert answer.status == 200
                 track_by_user[user] = answer.headers["x-shortlist-track"]
 
@@ -78,7 +81,9 @@ def test_inference_and_health_are_reachable_over_http(
     stack: Stack, ask: Callable[..., Any], method: str, path: str
 ) -> None:
     status, headers, body = ask(stack, method, path, b"{}" if method == "POST" else None)
-    assert (status, headers["x-shortlist-version"], body["version"]) == (200, "1", 1)
+    assert (status, body["version"]) == (200, 1)
+    # The answer to a request that was split between the tracks does not tell a client its track.
+    assert headers.get("x-shortlist-version") == (None if path == INFER else "1")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +175,7 @@ def test_users_stay_on_the_canary_while_it_grows_and_another_rollout_draws_other
             half, second_half = now, tracks(stack, users)
             assert now == {user for user, track in second_half.items() if track == "canary"}
         canary_users = now
-    stack.route(HALF.model_copy(update={"rollout": "two"}))
+    stack.route(HALF.model_copy(update={"salt": "another secret"}))
     other_users = {user for user, track in tracks(stack, users).items() if track == "canary"}
     assert abs(len(half & other_users) / len(half) - 0.5) < 0.1  # as chance has it
 
@@ -197,7 +202,10 @@ def test_the_access_log_has_a_line_with_every_field_for_every_request(
         return {line["id"]: line for line in log_lines}
 
     stack.route(HALF)
-    _, headers, _ = ask(stack, "POST", INFER, b"{}", x_shortlist_user="anna", x_request_id="logged")
+    bearer = f"Bearer {stack.backend_endpoint().token}"
+    _, headers, _ = ask(
+        stack, "POST", INFER, b"{}", x_shortlist_user="anna", x_request_id="logged", authorization=bearer
+    )
     ask(stack, "GET", "/metrics", x_shortlist_track="forged", x_request_id="refused")
     with grpc.insecure_channel(f"127.0.0.1:{stack.port}") as channel:
         stub = services.GRPCInferenceServiceStub(channel)
@@ -207,14 +215,39 @@ def test_the_access_log_has_a_line_with_every_field_for_every_request(
     assert line.pop("us") > 0
     assert line.pop("time").endswith("Z")
     assert line == {
-        "id": "logged", "user": "anna", "track": headers["x-shortlist-track"], "rollout": "one", "step": "2",
-        "version": headers["x-shortlist-version"], "path": INFER, "protocol": "HTTP/1.1", "status": 200,
+        "id": "logged", "user": "anna", "sender": "backend", "track": headers["x-shortlist-track"], "rollout": "one",
+        "step": "2", "version": headers["x-shortlist-version"], "path": INFER, "protocol": "HTTP/1.1", "status": 200,
         "grpc": None, "flags": "-", "details": "via_upstream",
     }  # fmt: skip
     refused = lines()["refused"]
     assert (refused["track"], refused["user"], refused["status"]) == (None, None, 404)
     by_grpc = lines()["by grpc"]
     assert (by_grpc["grpc"], by_grpc["status"], by_grpc["protocol"], by_grpc["user"]) == (0, 200, "HTTP/2", None)
+    assert by_grpc["sender"] == "127.0.0.1"
+
+
+def test_an_access_log_is_rotated_while_envoy_writes_it(
+    stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    logs = {stack.paths.logs / f"{name}.access.jsonl": stack.record.sockets / f"{name}.sock" for name in ENVOYS}
+    stack.route(HALF)
+    reader, ids = AccessLogFolder(stack.paths.logs), []
+
+    def read_ids(count: int) -> bool:
+        ids.extend(name for lines in reader.read() for name in lines["id"] if name.startswith("rotated-"))
+        return len(ids) == count
+
+    for round_number in range(3):
+        for number in range(20):
+            ask(stack, "POST", INFER, b"{}", x_request_id=f"rotated-{round_number}-{number}")
+        if round_number:
+            until(lambda: read_ids(20 * (round_number + 1)))  # noqa: B023
+        assert [rotate(log, admin) for log, admin in logs.items()] == [False, False]  # they are short
+        assert [rotate(log, admin, max_bytes=0) for log, admin in logs.items()] == [True, True]
+    until(lambda: read_ids(60))
+    assert len(set(ids)) == 60
+    for log in logs:
+        log.with_name(f"{log.name}.1").unlink()
 
 
 def test_a_disconnected_client_is_distinguished_from_a_failed_server(

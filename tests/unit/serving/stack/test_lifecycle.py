@@ -91,8 +91,8 @@ def test_a_configuration_that_envoy_refuses_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bring_up: Callable[..., Stack]
 ) -> None:
     paths = ServingPaths.for_spec(tmp_path, "demo")
-    monkeypatch.setattr("shortlist.rollout.local.gateway._READY_SECONDS", 10.0)
-    monkeypatch.setattr("shortlist.rollout.local.gateway.bootstrap", lambda *_: {"nonsense": True})
+    monkeypatch.setattr("shortlist.rollout.local.gateway.READY_SECONDS", 10.0)
+    monkeypatch.setattr("shortlist.rollout.local.envoy.gateway.bootstrap", lambda *_: {"nonsense": True})
     with pytest.raises(StackError, match=r"(?s)envoy-a is not ready after 10 s.*nonsense"):
         bring_up(paths)
     assert mentions(paths) == []
@@ -245,6 +245,63 @@ def test_only_unresponsive_programs_are_restarted(
     new_health = second_stack.wait_ready(1, 60)
     assert (new_health.triton.pid, new_health.server.pid != old_health.server.pid) == (old_health.triton.pid, True)
     assert ask(second_stack, "POST", INFER, b"{}")[0] == 200
+
+
+@pytest.mark.long
+def test_a_killed_supervisor_is_started_again_by_who_asks_for_the_health_of_a_version(stack: Stack) -> None:
+    second_stack = Stack.connect(stack.paths)
+    assert second_stack is not None
+    old_health = second_stack.health(1)
+    os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
+    new_health = second_stack.health(1)
+    assert (new_health.ready, new_health.restarts) == (True, old_health.restarts)
+    assert [program.pid for program in new_health.programs] == [program.pid for program in old_health.programs]
+    assert Stack.connect(stack.paths) is not None
+
+
+@pytest.mark.long
+def test_a_stack_that_was_stopped_stays_stopped_and_takes_routes_for_its_next_start(
+    stack: Stack, deployment: Callable[[int], Deployment], ask: Callable[..., Any]
+) -> None:
+    stack.deploy(deployment(5), Serving())
+    stack.wait_ready(5, 60)
+    stack.route(Route(stable=1, canary=5, percent=50, rollout="r1", step=0))
+    stack.stop()
+    with pytest.raises(StackError, match="the stack was stopped; make serve brings it back"):
+        stack.health(5)
+    stack.route(Route(stable=1))  # as the controller of a rollout does
+    stack.retire(5)
+    assert mentions(stack.paths) == []
+    second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), server=stack.record.server)
+    second_stack.wait_ready(1, 60)
+    assert list(second_stack.record.versions) == [1]
+    assert ask(second_stack, "POST", INFER, b"{}")[2]["version"] == 1
+
+
+@pytest.mark.long
+def test_a_version_whose_served_model_was_changed_is_written_again_before_it_serves(stack: Stack) -> None:
+    graph = stack.paths.versions / "v1" / "model" / "serving" / "model.onnx"
+    graph_bytes = graph.read_bytes()
+    graph.write_bytes(b"another model")
+    Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), server=stack.record.server)
+    assert graph.read_bytes() == graph_bytes
+    graph.write_bytes(b"another model")
+    source = stack.record.versions[1].deployment.model_folder
+    source.rename(source.with_name("away"))
+    try:
+        with pytest.raises(IntegrityError, match="no such folder"):
+            Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), server=stack.record.server)
+    finally:
+        source.with_name("away").rename(source)
+        graph.write_bytes(graph_bytes)
+
+
+def test_logs_secrets_and_shared_memory_are_read_by_this_user_alone(stack: Stack, until: Callable[..., None]) -> None:
+    assert stat.S_IMODE(stack.paths.root.stat().st_mode) == 0o700
+    assert stat.S_IMODE(stack.paths.secrets.stat().st_mode) == 0o600
+    regions = list(Path("/dev/shm").glob(f"{shared_memory_of(stack.paths)}*"))  # noqa: S108
+    assert regions != []
+    until(lambda: not [path for path in regions if stat.S_IMODE(path.stat().st_mode) & 0o077])
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from shortlist.rollout.deployment import Route
 from shortlist.rollout.evidence.access_log import AccessLog
 from shortlist.rollout.local.envoy.bootstrap import FLUSH_MS
 from shortlist.spec.serving import Overload, Serving
-from tests.fuzz.running import VERSION, free_ports, running_envoy
+from tests.fuzz.running import SECRETS, VERSION, free_ports, running_envoy
 from tests.fuzz.world import INFER, MODEL
 
 ECHO = Path(__file__).with_name("echo_server.py")
@@ -72,7 +72,8 @@ def ask(port: int, user: str) -> Answer:
 
 def answer(connection: http.client.HTTPConnection, user: str, body: bytes) -> Answer:
     """Return status, track, retry time, and the JSON of the response."""
-    connection.request("POST", INFER, body, {"x-shortlist-user": user})
+    headers = {"x-shortlist-user": user, "authorization": f"Bearer {SECRETS.backend_token}"}
+    connection.request("POST", INFER, body, headers)
     response = connection.getresponse()
     return (
         response.status,

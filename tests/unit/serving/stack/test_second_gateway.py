@@ -44,13 +44,14 @@ def test_another_gateway_splits_users_and_its_log_is_evidence(
         stack.wait_ready(version, 60)
     assert ask(stack, "POST", INFER, b"{}")[0] == 503
     stack.route(HALF)
-    track_by_user = {}
+    track_by_user, authorization = {}, f"Bearer {stack.backend_endpoint().token}"
     for user in (f"u{number}" for number in range(40)):
-        status, headers, answer = ask(stack, "POST", INFER, b"{}", x_shortlist_user=user)
+        status, headers, answer = ask(stack, "POST", INFER, b"{}", x_shortlist_user=user, authorization=authorization)
         track_by_user[user] = headers["x-shortlist-track"]
         assert (status, answer["version"]) == (200, {"stable": 1, "canary": 2}[track_by_user[user]])
     assert 8 <= list(track_by_user.values()).count("canary") <= 32
-    assert ask(stack, "POST", INFER, b"answer 503", x_shortlist_user="u0")[0] == 503
+    status, headers, _ = ask(stack, "POST", INFER, b"answer 503", x_shortlist_user="u0", authorization=authorization)
+    assert status == 503
     reader = EvidenceReader(paths, "r1", 1, KPI())
     reader.poll()
     whole = reader.snapshot().whole

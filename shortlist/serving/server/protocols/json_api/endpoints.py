@@ -76,6 +76,6 @@ async def answer_json(
     async with service.admission.slot() as slot:  # before the body is parsed: a refusal must cost nothing
         document = parse_json(decode_content(content, headers, service.settings.serving.limits.max_request_bytes))
         del content
-        context = RequestContext.from_headers(headers, service.sender(headers))
+        context = service.request_context(headers)
         response = await endpoint(service, document, context, slot)
-    return json_response(response, context.response_headers(service.settings.version))
+    return json_response(response, service.response_headers(context))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shortlist.rollout.evidence.access_log import ACCESS_LOG
@@ -13,6 +13,7 @@ from shortlist.rollout.local.record import StackRecord
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.probe import is_answered
 from shortlist.serving.processes.program import Program
+from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.serving import Serving
 
 NAME = "proxy"
@@ -26,6 +27,7 @@ class ProxyGateway:
 
     def __init__(self, paths: ServingPaths, sockets: Path) -> None:
         self._logs = paths.logs
+        self._secrets = paths.secrets
         self._route, self._port = paths.root / "proxy.json", paths.root / "proxy.port"
 
     def programs(self, port: int, serving: Serving) -> dict[str, Program]:
@@ -38,7 +40,8 @@ class ProxyGateway:
         ports = {version: deployed.ports.http for version, deployed in record.versions.items()}
         route = None if record.route is None else record.route.model_dump()
         staged = self._route.with_suffix(".staged")
-        staged.write_text(json.dumps({"model": record.model, "route": route, "ports": ports}))
+        stack_secrets = StackSecrets.open(self._secrets).model_dump()
+        staged.write_text(json.dumps({"model": record.model, "route": route, "ports": ports, **stack_secrets}))
         staged.replace(self._route)  # read before each request: applied from here on
 
     def readiness_probes(self) -> dict[str, Callable[[], bool]]:
@@ -49,6 +52,9 @@ class ProxyGateway:
 
     def stale_processes(self, record: StackRecord) -> list[str]:
         return []
+
+    def access_logs(self) -> Mapping[Path, Path]:
+        return {}
 
     def drain(self, name: str) -> None:
         time.sleep(0.2)  # its requests end within that

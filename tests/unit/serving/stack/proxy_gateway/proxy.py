@@ -17,6 +17,7 @@ import uvicorn
 
 from shortlist.rollout.evidence.access_log import SCHEMA
 from shortlist.serving.server.requests.headers import (
+    GATEWAY_HEADER,
     ROLLOUT_HEADER,
     STEP_HEADER,
     TRACK_HEADER,
@@ -46,14 +47,15 @@ async def forward(method: str, path: str, headers: dict[str, str], body: bytes) 
     if (method, path) != ("POST", f"/v2/models/{table['model']}/infer"):
         return 404, {}, b'{"error": "only inference"}'
     track, version = choose_track(table["route"], headers.get(USER_HEADER))
-    routed = {TRACK_HEADER: track, VERSION_HEADER: str(version)}
+    routed = {TRACK_HEADER: track, VERSION_HEADER: str(version), GATEWAY_HEADER: table["gateway_key"]}
+    is_backend = headers.get("authorization") == f"Bearer {table['backend_token']}"
     if table["route"]["rollout"] is not None:
         routed |= {ROLLOUT_HEADER: table["route"]["rollout"], STEP_HEADER: str(table["route"]["step"])}
     identity, began = headers.get("x-request-id", str(uuid.uuid4())), time.perf_counter()
     line = {
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "id": identity, "user": headers.get(USER_HEADER),
-        "track": track, "rollout": routed.get(ROLLOUT_HEADER), "step": routed.get(STEP_HEADER), "path": path,
-        "grpc": None, "details": None,
+        "sender": "backend" if is_backend else "127.0.0.1", "track": track, "rollout": routed.get(ROLLOUT_HEADER),
+        "step": routed.get(STEP_HEADER), "path": path, "grpc": None, "details": None,
     }  # fmt: skip
     kept = {name: value for name, value in headers.items() if name not in {"host", "content-length", *routed}}
     url = f"http://127.0.0.1:{table['ports'][str(version)]}{path}"
@@ -66,7 +68,7 @@ async def forward(method: str, path: str, headers: dict[str, str], body: bytes) 
     assert line.keys() == set(SCHEMA)
     with LOG.open("a") as log:
         log.write(json.dumps(line) + "\n")
-    return answer.status, routed, content
+    return answer.status, {name: routed[name] for name in (TRACK_HEADER, VERSION_HEADER) if is_backend}, content
 
 
 async def application(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
