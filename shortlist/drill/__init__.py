@@ -1,1 +1,0 @@
-"""The drill: faults planted in a generated world, and how the loop recovers."""
