@@ -13,13 +13,7 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.planning import plan
 from shortlist.planning.accelerators import Accelerator, Precision
 from shortlist.planning.model_shape import ModelShape
-from shortlist.planning.sharding import (
-    TablePlacement,
-    row_wise_devices,
-    smallest_sharding,
-    too_many_ids,
-    unplaceable_tables,
-)
+from shortlist.planning.sharding import MAX_DEVICES, row_wise_devices, too_many_ids, unplaceable_tables
 from shortlist.ranking.inputs import TableFeature, features_of
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.tables import DayTable
@@ -43,8 +37,8 @@ _NOTES = (
     "[5] Expected: NVIDIA's published DLRM training on one A100-80 (2.88 M samples/s in TF32, 4.02 M in mixed precision"
     " with CUDA graphs), scaled by the roof that grows less. Not measured with this code;"
     " small models and batches are bound by kernel launches long before.",
-    "[6] Spread: largest tables first, whole where one device holds them, else cut by columns or rows (ways of cutting:"
-    " TorchRec, Ivchenko et al., 2022); 15 % of each device stays free.",
+    "[6] Tables and state are shared by rows over the fewest devices that hold them, a power of two; 15 % of a device"
+    " stays free, as in TorchRec's planner (Ivchenko et al., 2022).",
     "[7] A looked-up row comes from its owner and its gradient goes back. 'By the link': the devices of a node; between"
     " nodes it is their network's bandwidth that counts.",
 )
@@ -60,8 +54,8 @@ def print_plan(name: str, shape: ModelShape, devices: Sequence[Accelerator], row
         rows: Training rows of an epoch, if known.
     """
     console = Console(width=None if Console().is_terminal else 118)
-    parts = [_tables(name, shape), _costs(shape), _speeds(shape, devices, rows), _sharding_lines(shape, devices)]
-    for part in (*parts, _multi_device_rows(shape, devices, rows)):
+    parts = _tables(name, shape), _costs(shape), _speeds(shape, devices, rows), _multi_device_rows(shape, devices, rows)
+    for part in parts:
         console.print(part)
     wrong = [sentence for device in devices for sentence in unplaceable_tables(shape, device, "bf16")]
     for sentence in [*filter(None, [too_many_ids(shape)]), *wrong]:
@@ -149,25 +143,14 @@ def duration(seconds: float, at_least: bool) -> str:
     return f"at least {text}" if at_least else text
 
 
-def _sharding_lines(shape: ModelShape, devices: Sequence[Accelerator]) -> Grid:
-    grid = _grid("Fewest devices that hold the tables [6]", "device", "devices", "how", "tables", "fullest")
-    for device in devices:
-        try:
-            sharding = smallest_sharding(shape, device, "bf16")
-        except ShortlistError as error:
-            grid.add_row(device.name, "-", Text(str(error), "red"), "", "")
-            continue
-        full = f"{size(sharding.fullest_bytes)} of {size(sharding.usable_bytes)}"
-        _add_kinds(grid, (device.name, str(sharding.devices)), sharding.placements, (full,))
-    return grid
-
-
 def _multi_device_rows(shape: ModelShape, devices: Sequence[Accelerator], rows: int | None) -> Grid:
-    headings = ["device", "devices", "exchanged per sample [7]", "by the link", "by the device [5]", "all together"]
+    headings = ["device", "devices [6]", "exchanged per sample [7]", "by the link", "by the device [5]", "all together"]
     grid = _grid("Our own workers: tables shared by rows", *headings, *([f"epoch of {rows:,} rows"] if rows else []))
     for device in devices:
         number = row_wise_devices(shape, device, "bf16")
         roofline = plan.roofline(shape, device, "bf16")
+        if number is None:
+            grid.add_row(device.name, Text(f"more than {MAX_DEVICES:,}", "red"))
         if number is None or roofline is None or not device.link:
             continue
         exchanged = plan.exchange_bytes(shape, number)
@@ -183,29 +166,10 @@ def _multi_device_rows(shape: ModelShape, devices: Sequence[Accelerator], rows: 
     return grid
 
 
-def _add_kinds(grid: Grid, first: tuple[str, ...], placements: Sequence[TablePlacement], last: tuple[str, ...]) -> None:
-    for number, (scheme, names) in enumerate(_kinds(placements).items()):
-        begin, end = (first, last) if number == 0 else (("",) * len(first), ("",) * len(last))
-        grid.add_row(*begin, scheme, ", ".join(names), *end)
-
-
-def _kinds(placements: Sequence[TablePlacement]) -> dict[str, list[str]]:
-    """Return the tables by sharding scheme; column-wise and row-wise schemes name their number of pieces."""
-    kinds: dict[str, list[str]] = {}
-    for placement in placements:
-        pieces = f" x {len(placement.devices)}" if placement.kind in ("column-wise", "row-wise") else ""
-        kinds.setdefault(placement.kind + pieces, []).append(placement.table.name)
-    return {scheme: _shortened(names) for scheme, names in kinds.items()}
-
-
-def _shortened(names: list[str]) -> list[str]:
-    return names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} smaller"]
-
-
 def _grid(title: str, *headings: str) -> Grid:
     grid = Grid(title=title, title_justify="left", title_style="bold")
     for number, heading in enumerate(headings):
-        grid.add_column(heading, justify="left" if number == 0 or heading in ("how", "tables", "rows are") else "right")
+        grid.add_column(heading, justify="left" if number == 0 or heading == "rows are" else "right")
     return grid
 
 

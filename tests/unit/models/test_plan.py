@@ -25,7 +25,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.planning.accelerators import ACCELERATORS, find_accelerator
 from shortlist.planning.model_shape import EmbeddingTable, ModelShape
 from shortlist.planning.plan import PUBLISHED, activation_bytes, exchange_bytes, model_costs, roofline, step_bytes
-from shortlist.planning.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
+from shortlist.planning.sharding import row_wise_devices, too_many_ids, unplaceable_tables
 from shortlist.ranking.inputs import TableFeature
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.tables import DayTable
@@ -104,19 +104,11 @@ def test_terabyte_has_published_rows() -> None:
     assert (shape.bottom, shape.top) == ((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1))
 
 
-def test_one_h200_holds_the_terabyte_tables_and_l4s_split_tables() -> None:
-    assert smallest_sharding(terabyte(), ACCELERATORS["H200"], "bf16").devices == 1
-    cut = smallest_sharding(terabyte(), ACCELERATORS["L4"], "bf16")
-    assert cut.devices == row_wise_devices(terabyte(), ACCELERATORS["L4"], "bf16") == 8
-    kinds = {placement.table.name: placement.kind for placement in cut.placements}
-    assert kinds["C1_id"] == "column-wise" and kinds["C2_id"] == "table-wise"
-    assert cut.fullest_bytes <= cut.usable_bytes
-
-
-def test_a_narrow_table_too_large_for_one_device_is_cut_by_rows() -> None:
-    shape = ModelShape((EmbeddingTable("ids", 2_000_000_000, 1, "declared"),), 1, 16, (1, 16), (17, 1), 1_024)
-    sharding = smallest_sharding(shape, ACCELERATORS["H100"], "bf16")
-    assert (sharding.devices, sharding.placements[0].kind) == (4, "row-wise")  # 136 GB: two would be full to the brim
+def test_tables_are_shared_by_rows_over_the_fewest_devices_that_hold_them() -> None:
+    devices = {name: row_wise_devices(terabyte(), ACCELERATORS[name], "bf16") for name in ("H200", "A100-80", "L4")}
+    assert devices == {"H200": 1, "A100-80": 2, "L4": 8}
+    ids = ModelShape((EmbeddingTable("ids", 2_000_000_000, 1, "declared"),), 1, 16, (1, 16), (17, 1), 1_024)
+    assert row_wise_devices(ids, ACCELERATORS["H100"], "bf16") == 4  # 136 GB: two would be full to the brim
 
 
 def test_a_table_that_does_not_fit_names_a_change_that_fits() -> None:
@@ -140,9 +132,7 @@ def test_more_ids_than_the_fused_table_can_number_are_refused() -> None:
 
 
 def test_nothing_holds_a_step_that_is_larger_than_any_device() -> None:
-    huge = replace(terabyte(), batch=2**42)
-    with pytest.raises(ShortlistError, match=r"4096 x L4 do not hold .* lower the model's batch_size"):
-        smallest_sharding(huge, ACCELERATORS["L4"], "bf16")
+    assert row_wise_devices(replace(terabyte(), batch=2**42), ACCELERATORS["L4"], "bf16") is None
 
 
 def test_an_unfitted_vocabulary_is_an_upper_bound_and_a_fitted_one_is_not(table: DayTable) -> None:
@@ -221,7 +211,6 @@ def test_the_command_prints_tables_and_sources(tmp_path: Path) -> None:
         "104.5 GB",
         "14.75 MFLOP",
         "53.5 kB",
-        "column-wise",
         "GB are missing",
         "2 039",
         "[6]",
