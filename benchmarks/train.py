@@ -163,7 +163,7 @@ class Side:
     def _learn_from(self, batch: Batch) -> float:
         if self._kind == "peer":
             return self._peer.step(batch, self._standard(batch))
-        return self._training.train_batch_and_wait(batch)
+        return float(self._training.train_batch(batch))  # waits for it
 
     def _scores(self, batch: Batch) -> np.ndarray:
         if self._kind == "peer":

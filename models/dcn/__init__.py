@@ -13,6 +13,5 @@ KIND: Final = ModelKind(
     export="models.dcn.export:CrossGraph.add_network",
     runs_as="network",
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.dcn.network:DCNRanker.diagnose",
     tuning=Tuning(space={**EMBEDDING_SPACE, "cross_layers": Dimension(low=1, high=4)}),
 )

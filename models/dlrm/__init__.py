@@ -13,7 +13,6 @@ KIND: Final = ModelKind(
     runs_as="network",
     forms={"torchscript": "models.dlrm.export:write_torchscript"},
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.dlrm.network:DLRMRanker.diagnose",
     tuning=Tuning(
         space={
             "learning_rate": Dimension(low=1e-4, high=1e-2, log=True),

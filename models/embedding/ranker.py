@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import polars as pl
@@ -26,9 +26,6 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
 
-if TYPE_CHECKING:
-    from models.embedding.training.diagnosis import Diagnosis
-
 SectionT = TypeVar("SectionT", bound=EmbeddingSection)
 
 
@@ -50,14 +47,6 @@ class EmbeddingRanker(Ranker[SectionT]):
                 f"models.{previous_model.name}.labels: the earlier heads are of {list(previous_model.labels)}, the"
                 f" spec now says {list(section.labels)}"
             )
-
-    @classmethod
-    def diagnose(cls, table: DayTable, section: EmbeddingSection, runtime: Runtime, count: int) -> Diagnosis:
-        """Return the bottleneck of a training on the label alone; see `diagnose_table`."""
-        from models.embedding.training.diagnosis import diagnose_table
-
-        section = section.model_copy(update={"labels": (), "sharing": "shared_bottom"})
-        return diagnose_table(table, section, runtime, count, cls.model_type)
 
     def _make_layout(self, features: tuple[TableFeature, ...], labels: tuple[str, ...] = ()) -> Layout:
         """Return the layout of features and further labels."""

@@ -12,6 +12,5 @@ KIND: Final = ModelKind(
     export="models.finalnet.export:FinalGraph.add_network",
     runs_as="network",
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.finalnet.network:FinalNetRanker.diagnose",
     tuning=Tuning(space=EMBEDDING_SPACE),
 )

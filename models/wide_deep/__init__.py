@@ -12,6 +12,5 @@ KIND: Final = ModelKind(
     export="models.wide_deep.export:WideDeepGraph.add_network",
     runs_as="network",
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.wide_deep.network:WideDeepRanker.diagnose",
     tuning=Tuning(space=EMBEDDING_SPACE),
 )

@@ -11,7 +11,6 @@ import typer
 from shortlist.cli.cluster import commands as cluster
 from shortlist.cli.compare import commands as comparing
 from shortlist.cli.compare_orderings import commands as ordering
-from shortlist.cli.diagnose import commands as diagnosing
 from shortlist.cli.init import commands as initialising
 from shortlist.cli.monitoring import commands as watching
 from shortlist.cli.options import (
@@ -146,7 +145,6 @@ def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="
 app.registered_commands += cluster.registered_commands
 app.registered_commands += (
     comparing.registered_commands
-    + diagnosing.registered_commands
     + initialising.registered_commands
     + ordering.registered_commands
     + planning.registered_commands

@@ -46,8 +46,6 @@ class ModelKind:
             `shortlist.deployment.release`).
         plan: Function (spec, name, cardinalities, fitted sizes) -> `models.plan_inputs.Shape`, for
             `shortlist plan`; empty: the kind cannot be planned.
-        diagnosis: Function (table, section, runtime, steps) that finds the bottleneck of a training and gives its
-            `lines`, for `shortlist diagnose`; empty: the kind cannot be diagnosed.
         tuning: Defaults of `shortlist tune`.
     """
 
@@ -57,7 +55,6 @@ class ModelKind:
     runs_as: RunsAs = "graph"
     forms: Mapping[str, str] = field(default_factory=dict)
     plan: str = ""
-    diagnosis: str = ""
     tuning: Tuning = Tuning()
 
     @property
@@ -65,7 +62,7 @@ class ModelKind:
         """The kind's name, the value of `kind` in a spec."""
         return str(self.section.model_fields["kind"].default)
 
-    def load(self, part: Literal["ranker", "export", "plan", "diagnosis"]) -> Any:
+    def load(self, part: Literal["ranker", "export", "plan"]) -> Any:
         """Import and return the class or function that a field names.
 
         Raises:

@@ -230,10 +230,6 @@ class Training:
             batch = batch._replace(lookups=self._cache.prepare(batch.lookups))
         return self._step(batch.to(self._device), None if admitted is None else admitted.to(self._device))
 
-    def train_batch_and_wait(self, batch: Batch) -> float:
-        """Train on a batch; wait for its mean loss before the step and return it."""
-        return float(self.train_batch(batch))
-
     def _validate(self, epoch: int, validation: BatchLoader) -> dict[str, float | None]:
         rows, *further = self._score_validation_by_label(validation)
         if not all(np.isfinite(validation_rows.scores).all() for validation_rows in (rows, *further)):
