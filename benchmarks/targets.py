@@ -145,22 +145,6 @@ TARGETS: Final = (
     Target("events kept by /v1/events on one core", "events", "events", "events kept*", "value", ">=", 20_000),
     Target("servers killed while events come, nothing lost", "events", "events", "kills survived", "value", ">=", 200),
     Target("servers killed, nothing lost", "freshness", "freshness", "kills survived", "value", ">=", 200),
-    Target("features fitted onto earlier ones", "retrain", "retrain", "features", "ratio", "<=", 0.9),
-    Target("refit with the earlier number of trees", "retrain", "retrain", "refit", "ratio", "<=", 0.9),
-    Target("trees added to earlier ones", "retrain", "retrain", "continue", "ratio", "<=", 0.5),
-    Target("DLRM from earlier weights", "retrain", "retrain", "warm", "ratio", "<=", 0.5),
-    Target(
-        "statistics by 10 minutes, time", "tile_costs", "freshness", "fit by tiles of 10m*, time", "ratio", "<=", 2.0
-    ),
-    Target(
-        "statistics by 10 minutes, memory",
-        "tile_costs",
-        "freshness",
-        "fit by tiles of 10m*, memory",
-        "ratio",
-        "<=",
-        1.3,
-    ),
     Target("index, recall@500", "index", "index", "*recall@500", "value", ">=", 0.98),
     Target("a scan of a million vectors", "index", "index", "1 000 000 items, scan, proc*", "ratio", "<=", 0.5),
     Target(
@@ -200,7 +184,6 @@ TARGETS: Final = (
         for row, name, comparison, limit in VALUE_TARGETS
     ),
     Target("error of the default estimator", "value", "value", "error of doubly_robust *", "ratio", "<=", 1.05),
-    Target("a refresh of one day, time", "tile_costs", "freshness", "refresh of 1 day, time", "ratio", "<=", 0.9),
 )
 
 
