@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.storage_config import redact_passwords
@@ -59,20 +60,7 @@ class KubeflowRequests:
         Raises:
             KubeflowError: There is no answer, or the server refuses.
         """
-        from kfp_server_api import ApiException
-        from urllib3.exceptions import HTTPError
-
-        for attempt in range(tries):
-            try:
-                return method(*arguments, _request_timeout=self._wait, **options)
-            except ApiException as error:
-                problem = self._refusal(error)
-            except HTTPError as error:
-                problem = self._unreachable_error(type(getattr(error, "reason", None) or error).__name__)
-            if not problem.passing or attempt == tries - 1:
-                raise problem from None
-            time.sleep(self._pause * 2**attempt)
-        raise AssertionError("every try either returns or raises")
+        return self._retrying(tries)(self._call_once, method, *arguments, **options)
 
     def get_or_create(self, find: Callable[[], Any], create: Callable[[], Any]) -> tuple[Any, bool]:
         """Return the existing object, or create it; after a failed creation, look again before creating it again.
@@ -83,19 +71,15 @@ class KubeflowRequests:
         Raises:
             KubeflowError: It cannot be created, or the answer is not that of the API.
         """
-        for attempt in range(_TRIES):
+        for attempt in self._retrying(_TRIES, 409):
             existing = find()
             if existing is not None:
                 return existing, False
-            try:
+            with attempt:
                 created = create()
                 if created is None:
                     raise self._not_the_api_error()
                 return created, True
-            except KubeflowError as error:
-                if not (error.passing or error.status == 409) or attempt == _TRIES - 1:
-                    raise
-                time.sleep(self._pause * 2**attempt)
         raise AssertionError("every try either returns or raises")
 
     def list_all(self, listing: Callable[..., Any], field: str, **filters: Any) -> Iterator[Any]:
@@ -123,6 +107,26 @@ class KubeflowRequests:
         except KubeflowError as error:
             if error.status != 404:
                 raise
+
+    def _retrying(self, tries: int, *statuses: int) -> Retrying:
+        """Return retries of what may pass, and of what is refused with some statuses."""
+
+        def may_pass(error: BaseException) -> bool:
+            return isinstance(error, KubeflowError) and (error.passing or error.status in statuses)
+
+        wait = wait_exponential(multiplier=self._pause)
+        return Retrying(retry=retry_if_exception(may_pass), stop=stop_after_attempt(tries), wait=wait, reraise=True)
+
+    def _call_once(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        from kfp_server_api import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            return method(*arguments, _request_timeout=self._wait, **options)
+        except ApiException as error:
+            raise self._refusal(error) from None
+        except HTTPError as error:
+            raise self._unreachable_error(type(getattr(error, "reason", None) or error).__name__) from None
 
     def _refusal(self, error: Any) -> KubeflowError:
         reason, status = _server_message(error.body, self._token), int(error.status or 0)
