@@ -470,8 +470,8 @@ class Live(Section):
     were declared."""
     max_share: float = Field(default=0.01, gt=0.0, le=1.0)
     """Largest share of a day's collected rows, and of those of each item, from one request, one user or one sender;
-    further ones are quarantined. Nobody is cut below four times the median of the day, and no sender that vouches for
-    its users (`serving.backends`)."""
+    further ones are quarantined. Nobody is cut below ten times the median of the day, or four times that of an item,
+    and no sender that vouches for its users (`serving.backends`)."""
     since: AwareDatetime | None = None
     """The time from which rows are collected. The log in `data.source` must end before it; a generated log always
     does. null: all rows that are later than the newest row of that log."""

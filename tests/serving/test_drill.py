@@ -57,6 +57,7 @@ def small() -> Spec:
     days = TRAIN_DAYS + 7
     tastes = {"kind": "changed_tastes", "from_day": TRAIN_DAYS, "strength": 1.0}
     spec["data"]["source"] |= {"rows": 3_500 * days, "days": days, "drifts": [tastes]}
+    spec["data"]["live"] |= {"max_share": 1}  # every row is accounted for
     spec["features"]["columns"] = [
         column
         for column in spec["features"]["columns"]
