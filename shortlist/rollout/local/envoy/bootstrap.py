@@ -183,7 +183,13 @@ def _overload(limits: Limits) -> Config:
     def trigger(**settings: Any) -> list[Config]:
         return [{"name": "envoy.resource_monitors.fixed_heap", **settings}]
 
-    reset_range: Config = {"scaled": {"scaling_threshold": 0.8, "saturation_threshold": 0.95}}
+    def scaled(low: float, high: float) -> list[Config]:
+        return trigger(scaled={"scaling_threshold": low, "saturation_threshold": high})
+
+    timers = {
+        "@type": "type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig",
+        "timer_scale_factors": [{"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "1s"}],
+    }
     return {
         "refresh_interval": "0.1s",
         "buffer_factory_config": {"minimum_account_to_track_power_of_two": 18},  # streams that hold 128 KiB or more
@@ -198,7 +204,9 @@ def _overload(limits: Limits) -> Config:
             | {"name": "envoy.resource_monitors.global_downstream_max_connections"},
         ],
         "actions": [
-            {"name": "envoy.overload_actions.reset_high_memory_stream", "triggers": trigger(**reset_range)},
+            {"name": "envoy.overload_actions.reset_high_memory_stream", "triggers": scaled(0.8, 0.95)},
+            # Idle connections take 8 KB each: the more of the heap is used, the sooner they are closed.
+            {"name": "envoy.overload_actions.reduce_timeouts", "triggers": scaled(0.25, 0.5), "typed_config": timers},
             {"name": "envoy.overload_actions.shrink_heap", "triggers": trigger(threshold={"value": 0.9})},
             {"name": "envoy.overload_actions.stop_accepting_requests", "triggers": trigger(threshold={"value": 0.98})},
         ],

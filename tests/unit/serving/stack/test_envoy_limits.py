@@ -147,7 +147,8 @@ def test_long_headers_are_refused_and_fill_no_log(envoy: int, tmp_path_factory: 
 
 
 @pytest.mark.long
-def test_fifteen_thousand_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_request_bytes=2**16, max_buffered_bytes=2**20)])
+def test_fifteen_thousand_idle_connections_keep_nobody_out(limits: Limits, tmp_path: Path) -> None:
     files, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if max_files < 16_000:
         pytest.skip(f"a process may open {max_files} files here; each connection is one")
@@ -157,10 +158,14 @@ def test_fifteen_thousand_idle_connections_keep_nobody_out(tmp_path: Path) -> No
     process = subprocess.Popen([sys.executable, str(ECHO), str(tmp_path / "echo.json")])
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
     try:
-        with running_envoy(tmp_path / "envoy", http_port, grpc_port, Serving()) as port, ExitStack() as lines:
-            for _ in range(15_000):
-                lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        serving = Serving(limits=limits)
+        with running_envoy(tmp_path / "envoy", http_port, grpc_port, serving) as port, ExitStack() as lines:
+            connections = [
+                lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(15_000)
+            ]
             assert [ask(port)[0] for _ in range(20)] == [200] * 20
+            if limits != Limits():  # of a heap of 132 MiB they took half: the oldest are closed after seconds
+                assert not is_open(connections[0])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, max_files))
         process.kill()
