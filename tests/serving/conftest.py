@@ -106,7 +106,7 @@ def world(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         # Syncing hundreds of tiny files takes longer than everything else.
-        patch.setattr(artefacts, "_sync_folder", lambda path: None)
+        patch.setattr(artefacts, "_sync", lambda path: None)
         yield _Making(folder, _smaller(small_spec)).world()
 
 

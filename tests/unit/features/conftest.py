@@ -186,7 +186,7 @@ class World:
 @pytest.fixture
 def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip fsync: syncing hundreds of small files takes longer than the tests."""
-    monkeypatch.setattr(artefacts, "_sync_folder", lambda path: None)
+    monkeypatch.setattr(artefacts, "_sync", lambda path: None)
 
 
 @pytest.fixture

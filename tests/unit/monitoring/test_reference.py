@@ -145,7 +145,7 @@ class Training:
 
 @pytest.fixture(autouse=True)
 def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "_sync_folder", lambda path: None)
+    monkeypatch.setattr(artefacts, "_sync", lambda path: None)
 
 
 def row(user: int | None = 1, item: int = 1, label: int = 0, **columns: Any) -> Row:

@@ -167,7 +167,7 @@ def fit_random(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a function that fits features on a random log."""
     with pytest.MonkeyPatch.context() as patch:
         # Syncing hundreds of tiny files takes longer than everything else.
-        patch.setattr(artefacts, "_sync_folder", lambda path: None)
+        patch.setattr(artefacts, "_sync", lambda path: None)
 
         def make(data: Data, features: Features) -> Fitted:
             folder = tmp_path_factory.mktemp("fitted")

@@ -247,7 +247,7 @@ def _signature(plan: Plan) -> Signature:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     """The shop with a filled Feast store; read only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "_sync_folder", lambda path: None)
+        patch.setattr(artefacts, "_sync", lambda path: None)
         folder = tmp_path_factory.mktemp("shop")
         _write_log(folder / "log")
         data, features = Data.model_validate(DECLARED), Features.model_validate({"columns": FEATURES})
