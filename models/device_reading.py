@@ -37,7 +37,7 @@ class DeviceColumns(Protocol):
         """Return the labels, float32, shape (N,)."""
 
     def floats(self, feature: TableFeature) -> torch.Tensor:
-        """Return a feature's floats, float32, shape (N, width); null is NaN.
+        """Return a feature's floats, float32, shape (N, width); null is NaN, and so is the unknown id, 0.
 
         Raises:
             DataError: A value is infinite, or a vector has another width.
@@ -86,6 +86,7 @@ class CudfColumns:
     def floats(self, feature: TableFeature) -> torch.Tensor:
         """Return a feature's floats."""
         column = self._frame[feature.name]
+        column = column.where(column != 0) if feature.kind == "id" else column
         floats = _float_tensor(column)[:, None] if feature.width is None else _vector_tensor(column, feature)
         infinite = floats.isinf()
         if bool(infinite.any()):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +15,6 @@ from shortlist.ranking.inputs import LearningTable, Part, TableFeature
 from shortlist.ranking.process_group import current_group
 from shortlist.storage.tables import DayTable
 
-_MIN_MASKED_ROWS: Final = 500
-_MASKED_ONE_IN: Final = 100
 _LIST_COLUMNS: Final = {Columns.SLATE: "slate", Columns.USER: "user"}
 """Columns of a feature table that identify lists -> word for messages; the first column present is used."""
 
@@ -109,38 +106,6 @@ def read_sorted_by_list(learning: LearningTable, path: Path) -> pl.DataFrame:
     """Return the rows of a file, sorted by list where order is learnt."""
     frame = learning.read(path)
     return sorted_by_list(frame) if list_column(learning.columns) else frame
-
-
-def read_tree_rows(learning: LearningTable, path: Path) -> pl.DataFrame:
-    """Return the rows that trees learn from a file: `read_sorted_by_list`, with unknown values where there are none."""
-    seed = zlib.crc32(f"{path.parent.name}/{path.name}".encode())  # the same in every place that holds the table
-    frame = with_unknown_values(learning.read(path), learning.features, seed)
-    return sorted_by_list(frame) if list_column(learning.columns) else frame
-
-
-def with_unknown_values(frame: pl.DataFrame, features: Sequence[TableFeature], seed: int) -> pl.DataFrame:
-    """Return a frame in which 1 % of the rows, drawn at random, miss a number or have the unknown id where no row does.
-
-    A split that saw no missing value sends all of them to one side, as if they were the largest: a request that lacks
-    the number would be scored far from the mean. Rows that miss it by chance teach the split which side is the average.
-
-    Args:
-        frame: Rows of a feature table.
-        features: The features that the model reads; vectors, and numbers with a fixed value in serving, stay.
-        seed: Of the draw.
-    """
-    if frame.height < _MIN_MASKED_ROWS:
-        return frame
-    draw = np.random.default_rng(seed)
-    masked = []
-    for feature in features:
-        rows = np.sort(draw.choice(frame.height, frame.height // _MASKED_ONE_IN, replace=False))
-        values = frame[feature.name]
-        if feature.kind == "dense" and feature.served is None and not values.null_count():
-            masked.append(values.clone().scatter(rows, None))
-        elif feature.kind == "id" and not (values == 0).any():
-            masked.append(values.clone().scatter(rows, 0))
-    return frame.with_columns(masked)
 
 
 class ListNumbers:

@@ -98,22 +98,26 @@ class OneHot:
         unknown = np.append(np.zeros(columns.size, np.int64), np.full(lists, EMPTY_LIST))
         return hash_ids(unknown, np.append(columns, -np.arange(1, lists + 1)), self.buckets)
 
-    def sum_terms(self, frame: pl.DataFrame, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sum of the terms of each group over the rows of a frame, and in how many rows it is unknown.
+    def sum_terms(
+        self, frame: pl.DataFrame, coefficients: np.ndarray, weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sum of the terms of each group over the rows of a frame, and of the rows in which it is unknown.
 
         Args:
             frame: Rows of a feature table.
             coefficients: Coefficients of the buckets.
+            weights: Weight of each row in both sums.
         """
         columns = [self._encode_id_columns(frame)] + ([] if self.edges is None else [self._encode_bin_columns(frame)])
         buckets = np.concatenate(columns, axis=1)
         lists = [feature for feature in self.features if feature.kind == "ids"]
         list_blocks = [self._encode_list(frame, feature, number) for number, feature in enumerate(lists, start=1)]
-        terms = [coefficients[buckets].sum(axis=0), [(block @ coefficients).sum() for block in list_blocks]]
+        terms = [weights @ coefficients[buckets], [weights @ (block @ coefficients) for block in list_blocks]]
         unknown = self.unknown_buckets()
-        is_unknown = (buckets == unknown[: buckets.shape[1]]).sum(axis=0)
+        is_unknown = weights @ (buckets == unknown[: buckets.shape[1]])
         are_empty = [
-            block[:, [bucket]].sum() for block, bucket in zip(list_blocks, unknown[buckets.shape[1] :], strict=True)
+            weights @ block[:, [bucket]].toarray()[:, 0]
+            for block, bucket in zip(list_blocks, unknown[buckets.shape[1] :], strict=True)
         ]
         return np.concatenate(terms), np.append(is_unknown, are_empty)
 

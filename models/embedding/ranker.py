@@ -15,6 +15,7 @@ from models.embedding.reading.layout import Layout
 from models.embedding.table.admission import BucketAdmission
 from models.embedding.training.network_fit import SCORING_ROWS, WEIGHTS, ChampionNetwork, NetworkFit
 from models.embedding.training.train import batch_log_odds
+from models.embedding.training.unknown_ids import average_unknown_ids
 from models.embedding_section import EmbeddingSection
 from models.objectives import check_lists, learning_lists, list_column
 from shortlist.contracts import label_column
@@ -64,11 +65,13 @@ class EmbeddingRanker(Ranker[SectionT]):
         fit = NetworkFit(self.model_type, self._layout, section, learning, runtime, self.name)
         history, best = fit.run(on_epoch, None if champion is None else self._champion_network(champion))
         self._model, self._admission, self._device = fit.model, fit.admission, fit.device
+        average_unknown_ids(self._model, self._layout, learning, self._predict)
         held_out, further = None, {}
         if self.section.refit:
             held_out, further = self._score_held_out(learning), self._score_held_out_further(learning)
             fit.refit(best)
             self._model, self._admission = fit.model, fit.admission
+            average_unknown_ids(self._model, self._layout, learning, self._predict)
         passes = len(history) + (best if self.section.refit else 0)
         return FitOutcome(
             tuple(history), passes=passes, held_out=held_out, held_out_further=further, best=best, epochs=len(history),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 
 from models.lightgbm.export import WEIGHTS, leaf_values
 from models.lightgbm.section import LightGBMModel
-from models.objectives import check_lists, list_column, list_lengths, read_tree_rows
+from models.missing_directions import TreeNodes, choose_directions, rarely_missing
+from models.objectives import check_lists, list_column, list_lengths, read_sorted_by_list
 from models.trees import gain_shares, labels_of, tree_learning_table
 from shortlist.contracts import Columns
 from shortlist.ranking.inputs import LearningTable, Part, weights_of
@@ -33,6 +35,9 @@ _SECTION_KEYS: Final = frozenset(
 _LOSSES: Final = {"pointwise": "binary", "pairwise": "lambdarank", "listwise": "rank_xendcg"}
 _METRICS: Final = {"binary_logloss": "log_loss", "ndcg@10": "ndcg_at_10"}
 _SCORED_ROWS: Final = 8_192
+_GOES_LEFT: Final = 0b0010
+_NAN_IS_MISSING: Final = 0b1000
+"""Bits of `decision_type` in LightGBM's text: where a missing value goes, and that NaN is one."""
 
 
 class LightGBMRanker(Ranker[LightGBMModel]):
@@ -69,8 +74,9 @@ class LightGBMRanker(Ranker[LightGBMModel]):
         champion_booster = _load_champion(champion, learning) if champion else None
         dataset = _memory_datasets(learning, runtime) if champion_booster else _file_datasets(learning)
         params = self._params(runtime)
+        rare = rarely_missing(learning)
         history = self._boost(params, dataset, champion_booster, on_epoch)
-        self._set_booster(self._booster)
+        self._set_booster(_with_missing_directions(self._booster, rare))
         trees = self._booster.num_trees()
         grown = trees - (champion_booster.num_trees() if champion_booster else 0)
         history[grown - 1] |= self._validate(learning)
@@ -78,7 +84,8 @@ class LightGBMRanker(Ranker[LightGBMModel]):
         if self.section.refit:
             held_out = self._score_held_out(learning)
             all_rows = dataset(("train", "validation"), params, None)
-            self._set_booster(lgb.train(params, all_rows, grown, init_model=champion_booster))
+            grown_anew = lgb.train(params, all_rows, grown, init_model=champion_booster)
+            self._set_booster(_with_missing_directions(grown_anew, rare))
         gains = self._booster.feature_importance("gain")
         return FitOutcome(
             tuple(history), passes=len(history) + (grown if self.section.refit else 0), best=trees, rounds=trees,
@@ -159,6 +166,45 @@ class LightGBMRanker(Ranker[LightGBMModel]):
         }  # fmt: skip
 
 
+def _with_missing_directions(booster: lgb.Booster, floats: frozenset[int]) -> lgb.Booster:
+    """Return the booster with directions of its own for rows that miss some floats; see `choose_directions`.
+
+    LightGBM has no function that sets them; in its text, `decision_type` of a node says by bits what is missing and
+    where it goes. Where no training row had NaN, its nodes take NaN as 0.
+    """
+    text = booster.model_to_string()
+    blocks = re.split(r"(?m)^(?=Tree=)", re.sub(r"(?m)^tree_sizes=.*\n", "", text))
+    trees = [_tree_lines(block) for block in blocks[1:]]
+    for number, (tree, goes_left) in enumerate(
+        zip(trees, choose_directions(map(_tree_nodes, trees), floats), strict=True), 1
+    ):
+        kinds = tree.get("decision_type", "").split()
+        for node, is_left in goes_left.items():
+            kinds[node] = str(_NAN_IS_MISSING | (_GOES_LEFT if is_left else 0))
+        blocks[number] = re.sub(r"(?m)^decision_type=.*$", f"decision_type={' '.join(kinds)}", blocks[number])
+    return lgb.Booster(model_str="".join(blocks))
+
+
+def _tree_lines(block: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+
+
+def _tree_nodes(tree: dict[str, str]) -> TreeNodes:
+    """Return a tree of LightGBM's text: its inner nodes, then its leaves, whose numbers there are below 0."""
+    values = [float(value) for value in tree["leaf_value"].split()]
+    inner = [int(number) for number in tree.get("split_feature", "").split()]
+    left, right = (
+        [child if child >= 0 else len(inner) + ~child for child in map(int, tree.get(side, "").split())]
+        for side in ("left_child", "right_child")
+    )
+    leaves = [-1] * len(values)
+    weights = [float(weight) for weight in tree.get("leaf_weight", "1").split()]
+    return TreeNodes(
+        [*left, *leaves], [*right, *leaves], [*inner, *leaves], [0.0] * len(inner) + values,
+        [0.0] * len(inner) + weights,
+    )  # fmt: skip
+
+
 _Dataset = Callable[[tuple[Part, ...], dict[str, Any], lgb.Dataset | None], lgb.Dataset]
 """dataset(parts, params, like) -> the rows of some parts, binned as `like` is."""
 
@@ -175,7 +221,7 @@ class _Reader:
         if path != self._path:
             self._path, self._floats = (
                 path,
-                float_matrix(read_tree_rows(self._learning, path), self._learning.features),
+                float_matrix(read_sorted_by_list(self._learning, path), self._learning.features),
             )
         return self._floats
 
@@ -220,7 +266,7 @@ def _memory_datasets(learning: LearningTable, runtime: Runtime) -> _Dataset:
         )
 
     def dataset(parts: tuple[Part, ...], params: dict[str, Any], like: lgb.Dataset | None) -> lgb.Dataset:
-        frames = [read_tree_rows(learning, path) for path in learning.paths(*parts)]
+        frames = [read_sorted_by_list(learning, path) for path in learning.paths(*parts)]
         floats = np.concatenate([float_matrix(frame, learning.features) for frame in frames])
         return _make_dataset(learning, parts, floats, params, like)
 
@@ -230,7 +276,7 @@ def _memory_datasets(learning: LearningTable, runtime: Runtime) -> _Dataset:
 def _make_dataset(
     learning: LearningTable, parts: tuple[Part, ...], floats: Any, params: dict[str, Any], like: lgb.Dataset | None
 ) -> lgb.Dataset:
-    frames = [read_tree_rows(learning, path) for path in learning.paths(*parts)]
+    frames = [read_sorted_by_list(learning, path) for path in learning.paths(*parts)]
     lists = [list_lengths(frame) for frame in frames] if list_column(learning.columns) else []
     return lgb.Dataset(
         floats, np.concatenate([labels_of(frame) for frame in frames]), reference=like,

@@ -129,13 +129,17 @@ class LogisticRanker(Ranker[LogisticModel]):
         """Shrink the coefficients of unknown ids, missing numbers and empty lists towards the mean of the others.
 
         Coefficients of one column may all be shifted by what those of another make up for. An id without rows has
-        none of this shift, and would move every score by it.
+        none of this shift, and would move every score by it. So that the mean score stays, rows count by the slope of
+        their score over the log-odds, halfway to that of the average row, which scores move to.
         """
         floats, coefficients = np.split(self.coefficients, [len(self.one_hot.mean)])
         buckets = self.one_hot.unknown_buckets()
         rows, sums, unknown = 0, np.zeros(buckets.size), np.zeros(buckets.size)
         for frame in learning.frames("train"):
-            frame_sums, frame_unknown = self.one_hot.sum_terms(frame, coefficients)
+            scores = self._predict(frame).astype(np.float64)
+            slopes = scores * (1 - scores)
+            slopes += slopes.mean()
+            frame_sums, frame_unknown = self.one_hot.sum_terms(frame, coefficients, slopes / slopes.mean())
             rows, sums, unknown = rows + frame.height, sums + frame_sums, unknown + frame_unknown
         known = rows - unknown
         means = (sums - unknown * coefficients[buckets]) / np.maximum(known, 1)

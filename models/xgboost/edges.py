@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.ranking.inputs import TableFeature
-from shortlist.ranking.matrix import float_matrix, float_names, infinite_values_error
+from shortlist.ranking.matrix import float_matrix, float_names, infinite_values_error, number_of
 from shortlist.system.prefetch import prefetch
 
 
@@ -69,8 +69,9 @@ def _extremes(frame: pl.DataFrame, features: Sequence[TableFeature]) -> tuple[np
     low, high = [], []
     for feature in features:
         if feature.width is None:  # computed on the column, without a matrix of floats
-            low.append(_as_float(frame[feature.name].min(), feature.name))
-            high.append(_as_float(frame[feature.name].max(), feature.name))
+            smallest, largest = frame.select(number_of(feature).min().alias("min"), number_of(feature).max()).row(0)
+            low.append(_as_float(smallest, feature.name))
+            high.append(_as_float(largest, feature.name))
         else:
             floats = float_matrix(frame, [feature])
             low += np.fmin.reduce(floats, initial=np.nan).tolist()

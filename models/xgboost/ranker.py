@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 import xgboost as xgb
 
+from models.missing_directions import TreeNodes, choose_directions, rarely_missing
 from models.objectives import check_lists
 from models.trees import gain_shares, tree_learning_table
 from models.xgboost.collective import all_gather_rows, xgboost_collective
@@ -93,8 +95,10 @@ class XGBoostRanker(Ranker[XGBoostModel]):
             return self._regrow(learning, params, runtime, champion)
         champion_booster = _load_champion(champion, learning.features) if champion else None
         matrices = exact_matrices(learning, runtime) if champion_booster else self._binned_matrices(learning, runtime)
+        rare = rarely_missing(learning)
         with xgboost_collective(), matrices as matrix:
             history = self._boost(params, matrix, champion_booster, on_epoch)
+            self._booster = _with_missing_directions(self._booster, rare)
             held_out = None
             if self.section.refit:
                 if (
@@ -107,6 +111,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                     champion_booster,
                     self._booster.num_boosted_rounds() - _count_trees(champion_booster),
                 )
+                self._booster = _with_missing_directions(self._booster, rare)
         importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
         trees = self._booster.num_boosted_rounds()
         passes = len(history) + (trees - _count_trees(champion_booster) if self.section.refit else 0)
@@ -154,6 +159,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         with xgboost_collective(), self._binned_matrices(learning, runtime) as matrix:
             history = _champion_metrics(champion, learning, rounds)
             self._train_final(params, matrix, None, rounds)
+            self._booster = _with_missing_directions(self._booster, rarely_missing(learning))
         importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
         return FitOutcome(history, passes=rounds, best=rounds, rounds=rounds, importance=importance)
 
@@ -238,6 +244,21 @@ def _release_matrices(booster: xgb.Booster) -> xgb.Booster:
     """Return the booster without its training matrices; it scores rows in host memory."""
     booster.set_param({"device": "cpu"})
     return booster.reset()
+
+
+def _with_missing_directions(booster: xgb.Booster, floats: frozenset[int]) -> xgb.Booster:
+    """Return the booster with directions of its own for rows that miss some floats; see `choose_directions`."""
+    model = json.loads(booster.save_raw("json"))
+    trees = model["learner"]["gradient_booster"]["model"]["trees"]
+    nodes = (
+        TreeNodes(tree["left_children"], tree["right_children"], tree["split_indices"], tree["split_conditions"],
+                  tree["sum_hessian"])
+        for tree in trees
+    )  # fmt: skip
+    for tree, goes_left in zip(trees, choose_directions(nodes, floats), strict=True):
+        for node, is_left in goes_left.items():
+            tree["default_left"][node] = int(is_left)
+    return xgb.Booster(model_file=bytearray(json.dumps(model).encode()))
 
 
 def _count_trees(booster: xgb.Booster | None) -> int:

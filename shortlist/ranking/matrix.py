@@ -41,6 +41,8 @@ def float_names(features: Sequence[TableFeature]) -> list[str]:
 def float_matrix(frame: pl.DataFrame, features: Sequence[TableFeature], into: np.ndarray | None = None) -> np.ndarray:
     """Return features as one row-major matrix; ids go in as numbers, vectors as one column per component.
 
+    The unknown id, 0, is NaN like null: where it goes is no matter of its distance to other ids.
+
     Args:
         frame: Rows of a feature table.
         features: Features of kind dense, id or vector.
@@ -63,7 +65,9 @@ def float_matrix(frame: pl.DataFrame, features: Sequence[TableFeature], into: np
 
 
 def float_columns(frame: pl.DataFrame, features: Sequence[TableFeature]) -> pa.Table | None:
-    """Return features as Arrow columns that share the frame's memory, null where it is; None where one is a vector.
+    """Return features as Arrow columns, null where they are unknown; None where one is a vector.
+
+    Numbers share the frame's memory.
 
     Raises:
         DataError: A value is infinite.
@@ -73,7 +77,13 @@ def float_columns(frame: pl.DataFrame, features: Sequence[TableFeature]) -> pa.T
     for column in (frame[feature.name] for feature in features):
         if column.dtype.is_float() and column.is_infinite().any():
             raise infinite_values_error(column.name)
-    return frame.select(feature.name for feature in features).to_arrow()
+    return frame.select(number_of(feature) for feature in features).to_arrow()
+
+
+def number_of(feature: TableFeature) -> pl.Expr:
+    """Return a feature without a width as a number: null where it is unknown."""
+    value = pl.col(feature.name)
+    return pl.when(value != 0).then(value).alias(feature.name) if feature.kind == "id" else value
 
 
 def fused_rows(
@@ -147,7 +157,8 @@ def _floats(frame: pl.DataFrame, feature: TableFeature) -> np.ndarray:
     column = frame[feature.name]
     if feature.width is None:
         # Polars turns null into NaN ten times as fast as `to_numpy` does.
-        return column.cast(pl.Float32).fill_null(float("nan")).to_numpy()[:, None]
+        numbers = frame.select(number_of(feature).cast(pl.Float32).fill_null(float("nan"))).to_series()
+        return numbers.to_numpy()[:, None]
     if column.dtype != pl.Array(pl.Float32, feature.width):
         raise vector_type_error(feature, column.dtype)
     return column.to_numpy()

@@ -18,7 +18,7 @@ _KNOWN_SHARE: Final = 0.01
 class UnknownValueLimits(Section):
     """Limits for values that training did not see; `gates.custom.unknown_values`."""
 
-    max_shift: float = Field(default=0.5, gt=0, le=10)
+    max_shift: float = Field(default=0.3, gt=0, le=10)
     """Largest shift, in log-odds, of the mean score of the test rows when one column is missing in all of them, or
     holds an unseen value; users and items are not judged, nor values that at least 1 % of the rows have."""
 

@@ -36,7 +36,7 @@ class FeatureGraph:
         self._is_cut = True
 
     def floats(self, names: Sequence[str]) -> str:
-        """Return features as one FP32 matrix, shape (rows, floats); null is NaN, ids are numbers.
+        """Return features as one FP32 matrix, shape (rows, floats); null and the unknown id, 0, are NaN.
 
         Args:
             names: Features of kind dense, id or vector; a vector takes as many columns as it is wide.
@@ -130,7 +130,7 @@ class FeatureGraph:
         return self.nodes.model(describe_tensors(signature), [tensor_info(output_tensor, np.float32, width)]), signature
 
     def _narrow(self, names: Sequence[str]) -> str:
-        """Return numbers and ids as FP32, shape (names, rows)."""
+        """Return numbers and ids as FP32, shape (names, rows); the unknown id, 0, is NaN."""
         dense = [name for name in names if self._kind(name) == "dense"]
         single = [name for name in dense if isinstance(self._by_name[name][0], SinglePrecisionNodes)]
         double = [name for name in dense if name not in single]
@@ -139,7 +139,11 @@ class FeatureGraph:
         for members, is_single in ((double, False), (single, True), (ids, False)):
             if members:
                 block, order = self._add_compiled(members)
-                blocks.append(block if is_single else self.nodes.cast(block, np.float32))
+                block = block if is_single else self.nodes.cast(block, np.float32)
+                if members is ids:
+                    is_unknown = self.nodes.add("Equal", block, np.zeros(1, np.float32))
+                    block = self.nodes.add("Where", is_unknown, np.array([np.nan], np.float32), block)
+                blocks.append(block)
                 block_names += order
         return self._in_order(blocks, block_names, names)
 

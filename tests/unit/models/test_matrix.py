@@ -22,9 +22,9 @@ FRAME = pl.DataFrame(
 )
 
 
-def test_floats_stand_in_feature_order_with_nan_for_null() -> None:
+def test_floats_stand_in_feature_order_with_nan_for_null_and_the_unknown_id() -> None:
     matrix = float_matrix(FRAME, [ITEM, TEXT, AGE])
-    np.testing.assert_array_equal(matrix, np.array([[3, 5, 6, 1.5], [0, 7, 8, np.nan]], np.float32))
+    np.testing.assert_array_equal(matrix, np.array([[3, 5, 6, 1.5], [np.nan, 7, 8, np.nan]], np.float32))
     assert matrix.dtype == np.float32
     assert matrix.flags.c_contiguous
 
@@ -79,7 +79,7 @@ def test_missing_features_are_named() -> None:
 def test_columns_are_handed_over_as_they_lie_in_the_frame() -> None:
     columns = float_columns(FRAME, [ITEM, AGE])
     assert columns is not None
-    assert columns.to_pydict() == {"item": [3, 0], "age": [1.5, None]}
+    assert columns.to_pydict() == {"item": [3, None], "age": [1.5, None]}
     assert float_columns(FRAME, [ITEM, TEXT]) is None
 
 

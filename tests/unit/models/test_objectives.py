@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait
-from models.objectives import ListNumbers, list_lengths, sorted_by_list, with_unknown_values
+from models.objectives import ListNumbers, list_lengths, sorted_by_list
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.evaluation.metrics.pointwise import auc
-from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.ranking.ranker import Ranker
 from shortlist.ranking.registry import kind_of
 from shortlist.spec.data import Data
@@ -232,28 +232,3 @@ def test_lists_of_files_are_numbered_consecutively(lists: DayTable) -> None:
     numbers = ListNumbers(learning)
     assert list_lengths(frame).tolist() == [2, 2, 1]
     assert [numbers.number_rows(frame).tolist() for _ in range(2)] == [[0, 0, 1, 1, 2], [3, 3, 4, 4, 5]]  # type: ignore[union-attr] # order is learnt
-
-
-def test_some_rows_miss_what_no_row_misses() -> None:
-    features = (
-        TableFeature(name="price", kind="dense"), TableFeature(name="age", kind="dense"),
-        TableFeature(name="device", kind="id", size=4), TableFeature(name="user", kind="id", size=9),
-        TableFeature(name="position", kind="dense", served=1.0),
-    )  # fmt: skip
-    numbers = np.arange(2_000)
-    frame = pl.DataFrame(
-        {
-            "price": pl.Series(numbers, dtype=pl.Float32),
-            "age": pl.Series([None, *numbers[1:]], dtype=pl.Float32),
-            "device": pl.Series(numbers % 3 + 1, dtype=pl.UInt32),
-            "user": pl.Series(numbers % 9, dtype=pl.UInt32),
-            "position": pl.Series(numbers, dtype=pl.Float32),
-        }
-    )
-    masked = with_unknown_values(frame, features, seed=7)
-    assert masked.schema == frame.schema
-    assert (masked["price"].null_count(), int((masked["device"] == 0).sum())) == (20, 20)
-    assert masked.select("age", "user", "position").equals(frame.select("age", "user", "position"))
-    assert masked.equals(with_unknown_values(frame, features, seed=7))
-    assert frame["price"].null_count() == 0  # the frame itself stays
-    assert with_unknown_values(frame.head(499), features, seed=7).equals(frame.head(499))
