@@ -16,6 +16,7 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Fleet, Observer
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.unsent_inputs import describe_unsent_inputs
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.traffic.requests import Array
 from shortlist.serving.validation.live_load_test import live_load_failures, live_row, live_row_failures
@@ -71,6 +72,18 @@ class FleetContext:
         """
         data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
         return live_load_failures(port, self.spec, data, self.log_folder(), self.gates.infra, deployment.release, host)
+
+    def unsent_inputs(self, deployment: Deployment, stable: int, paths: ServingPaths) -> list[str]:
+        """Return a sentence on the columns that a version reads and no request carries, if there are any.
+
+        Args:
+            deployment: The version; its servers run.
+            stable: The version that serves.
+            paths: Location of the prediction log.
+        """
+        data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
+        sentence = describe_unsent_inputs(self.feast.objects, paths, stable, deployment.version, data)
+        return [sentence] if sentence else []
 
     @cached_property
     def _rows_by_version(self) -> dict[int, Mapping[str, Array]]:

@@ -10,6 +10,7 @@ from shortlist.rollout.kserve.fleet import KubeFleet
 from shortlist.rollout.kserve.observer import KubeObserver
 from shortlist.rollout.kserve.versions import check_versions
 from shortlist.rollout.record import RolloutRecord
+from shortlist.serving.paths import ServingPaths
 from shortlist.storage.objects import open_object_store
 from shortlist.system.kubernetes_api import KubernetesAPI, connect
 from shortlist.system.prometheus import Prometheus
@@ -53,8 +54,12 @@ class KServeConnection(FleetConnection):
     def observe(self, record: RolloutRecord) -> KubeObserver:
         """Return the observer of a rollout."""
         prometheus = Prometheus(self._cluster.prometheus)
-        paths = self._context.paths.model_copy(update={"log_objects": self._objects.root})
-        return KubeObserver(self.fleet, prometheus, record, paths, self._context.serving)
+        return KubeObserver(self.fleet, prometheus, record, self._paths, self._context.serving)
+
+    def notices(self, deployment: Deployment) -> list[str]:
+        """Return a sentence on the columns that a version reads and no request carries, if there are any."""
+        route = self.fleet.serving()
+        return [] if route is None else self._context.unsent_inputs(deployment, route.stable, self._paths)
 
     def load_failures(self, deployment: Deployment) -> list[str]:
         """Return the reasons to hold a version; runs inside the cluster, as it sends requests to the Service."""
@@ -70,6 +75,10 @@ class KServeConnection(FleetConnection):
     def keep_former_seconds(self) -> float:
         """How long the former servers run on after a promotion."""
         return self._cluster.keep_former_seconds
+
+    @property
+    def _paths(self) -> ServingPaths:
+        return self._context.paths.model_copy(update={"log_objects": self._objects.root})
 
     def _host(self, deployment: Deployment) -> str:
         return f"{self.fleet.service_of(deployment.version)}.{self.fleet.owner.namespace}"

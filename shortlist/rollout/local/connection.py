@@ -13,7 +13,6 @@ from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
 from shortlist.rollout.local.fleet import LocalFleet
 from shortlist.rollout.local.observer import LocalObserver
 from shortlist.rollout.local.stack import Stack
-from shortlist.rollout.local.unsent_inputs import describe_unsent_inputs
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.traffic.background import replay_folder, run_replay
 from shortlist.serving.traffic.replay import ReplaySettings
@@ -56,11 +55,7 @@ class StackConnection(FleetConnection):
     def notices(self, deployment: Deployment) -> list[str]:
         """Return a sentence on the columns that a version reads and no request carries, if there are any."""
         route = self.stack.record.route
-        if route is None:
-            return []
-        data, version = self.declared_data(deployment.version), deployment.version
-        sentence = describe_unsent_inputs(self.stack.paths, route.stable, version, data)
-        return [sentence] if sentence else []
+        return [] if route is None else self._context.unsent_inputs(deployment, route.stable, self.stack.paths)
 
     @contextmanager
     def traffic(self) -> Iterator[None]:

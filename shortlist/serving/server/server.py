@@ -189,14 +189,15 @@ class ServerComponents:
         return items
 
     def start(self) -> None:
-        """Start the threads that poll views, releases, events and logs."""
-        for part in (self.refresh, self.release, self.counts, self.user_items):
+        """Start the threads that poll views, releases, inputs of other versions, events and logs."""
+        for part in (self.refresh, self.release, self.service.version_inputs, self.counts, self.user_items):
             if part is not None:
                 part.start()
 
     async def close(self) -> None:
         """Stop the threads, write the logs and close the connections."""
         self.refresh.stop()
+        self.service.version_inputs.stop()
         if self.release is not None:
             self.release.stop()
         if self.user_items is not None:

@@ -30,7 +30,7 @@ from shortlist.serving.server.inference.event_receiver import EventReceiver
 from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.prediction_log.logged_columns import memory_bytes
 from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
-from shortlist.serving.server.request_inputs.version_inputs import FOLDER, VersionInputs
+from shortlist.serving.server.request_inputs.version_inputs import VersionInputs
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.requests.headers import GATEWAY_HEADER, RequestContext, recommend_model
 from shortlist.serving.server.requests.request_errors import BadScoresError, UnknownModelError
@@ -39,6 +39,7 @@ from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor, Scores
 from shortlist.serving.stack_secrets import sampling_key
+from shortlist.storage.objects import ObjectStore
 
 OK: Final = int(HTTPStatus.OK)
 
@@ -172,11 +173,15 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         serving = settings.serving
-        version_inputs = VersionInputs(settings.predictions.with_name(FOLDER), settings.version, metrics)
+        location, poll_seconds = settings.store_location, settings.serving.refresh_seconds
+        objects = ObjectStore.in_folder(settings.predictions.parent) if location is None else location.objects
+        self.version_inputs = VersionInputs(objects, settings.version, metrics, poll_seconds)
+        """Inputs that other versions on the port know."""
         self.inputs = InputReader(
-            assembler.requirements, assembler.widths, serving.max_rows, serving.limits, version_inputs.passes_over
+            assembler.requirements, assembler.widths, serving.max_rows, serving.limits, self.version_inputs.passes_over
         )
-        version_inputs.write(self.inputs.accepted_names, [spec.name for spec in self.inputs.inputs])
+        self.version_inputs.declare(self.inputs.accepted_names, [spec.name for spec in self.inputs.inputs])
+        self.version_inputs.poll()  # written before the server is ready
         self._assembler = assembler
         self._refresh = refresh
         self._users = users

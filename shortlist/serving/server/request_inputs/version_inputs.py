@@ -1,21 +1,18 @@
-"""The inputs of the versions that serve on one port, in a folder that their servers share."""
+"""The inputs of the versions that serve on one port, in a store that their servers share."""
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Collection
-from pathlib import Path
 from typing import Final, NamedTuple
 
+from shortlist.serving.server.features.refresher import Refresher
 from shortlist.serving.server.runtime.metrics import Metrics
-from shortlist.storage.artefacts import IntegrityError, read_json, write_json
+from shortlist.storage.objects import ObjectStore
 
-FOLDER: Final = "inputs"
-"""Name of the folder, beside the prediction log."""
-_CARRIED: Final = "carried"
-"""Sub-folder with an empty file per input that some request carried and some version passed over."""
-_READ_SECONDS: Final = 1.0
-"""Shortest time between two readings of the folder, which requests with unknown names cause."""
+_AREA: Final = "inputs/"
+_CARRIED: Final = f"{_AREA}carried/"
+"""Key of an empty file per input that some request carried and some version passed over."""
 
 
 class InputNames(NamedTuple):
@@ -27,56 +24,75 @@ class InputNames(NamedTuple):
     """Those that its model reads."""
 
 
-class VersionInputs:
+class VersionInputs(Refresher):
     """What other versions on the port accept, so that clients may send a new column before all versions know it.
 
-    Each server writes the names that its version accepts to `<folder>/<version>.json`. The file stays when the version
-    is withdrawn: clients that still send its column are not refused.
+    Each server writes the names that its version accepts to `inputs/<version>.json`. The file stays when the version is
+    withdrawn: clients that still send its column are not refused. A thread reads and writes, so that no request waits.
 
     Args:
-        folder: Folder that the servers of the port share.
+        objects: Files that the servers of the port share: those of the spec's Feast store.
         version: The version of this server.
         metrics: Count the requests by the input that was passed over.
+        poll_seconds: Time between two readings of the store.
     """
 
-    def __init__(self, folder: Path, version: int, metrics: Metrics) -> None:
-        self._folder, self._version, self._metrics = folder, version, metrics
-        self._names: frozenset[str] = frozenset()
+    def __init__(self, objects: ObjectStore, version: int, metrics: Metrics, poll_seconds: float) -> None:
+        super().__init__("inputs of other versions", poll_seconds)
+        self._objects, self._metrics, self._key = objects, metrics, _key(version)
+        self._own_names = InputNames(frozenset(), frozenset())
+        self._is_written = False
+        self._accepted_by_key: dict[str, frozenset[str]] = {}
+        self._accepted: frozenset[str] = frozenset()
         self._carried: set[str] = set()
-        self._read_at = float("-inf")
+        self._written_carried: set[str] = set()
 
-    def write(self, accepted: Collection[str], read: Collection[str]) -> None:
-        """Write the names that this server's version accepts, and those that its model reads."""
-        (self._folder / _CARRIED).mkdir(parents=True, exist_ok=True)
-        write_json(self._folder / f"{self._version}.json", {"accepted": sorted(accepted), "read": sorted(read)})
+    def declare(self, accepted: Collection[str], read: Collection[str]) -> None:
+        """Declare the names that this server's version accepts, and those that its model reads."""
+        self._own_names, self._is_written = InputNames(frozenset(accepted), frozenset(read)), False
 
     def passes_over(self, name: str) -> bool:
         """Return whether another version accepts an input, and count it if one does."""
-        if name not in self._names and time.monotonic() - self._read_at > _READ_SECONDS:
-            self._names, self._read_at = self._read(), time.monotonic()
-        if name not in self._names:
+        if name not in self._accepted:
             return False
         self._metrics.passed_over.labels(name).inc()
-        if name not in self._carried:
-            self._carried.add(name)
-            (self._folder / _CARRIED / name).touch()
+        self._carried.add(name)
         return True
 
-    def _read(self) -> frozenset[str]:
-        versions = (int(path.stem) for path in self._folder.glob("*.json") if path.stem != str(self._version))
-        names = (read_version_inputs(self._folder, version) for version in versions)
-        return frozenset().union(*(version_names.accepted for version_names in names if version_names is not None))
+    def _refresh(self) -> None:
+        if not self._is_written:
+            names = {kind: sorted(values) for kind, values in self._own_names._asdict().items()}
+            self._objects.write(self._key, json.dumps(names).encode())
+            self._is_written = True
+        for name in self._carried - self._written_carried:
+            self._objects.create(f"{_CARRIED}{name}", b"")
+            self._written_carried.add(name)
+        for key in self._objects.keys(_AREA):
+            if key.endswith(".json") and key != self._key and key not in self._accepted_by_key:
+                names_of_version = _read(self._objects, key)
+                if names_of_version is not None:
+                    self._accepted_by_key[key] = names_of_version.accepted
+        self._accepted = frozenset().union(*self._accepted_by_key.values())
+        self.problem = None
 
 
-def read_version_inputs(folder: Path, version: int) -> InputNames | None:
+def read_version_inputs(objects: ObjectStore, version: int) -> InputNames | None:
     """Return the inputs of a version; None where its server has not written them."""
-    try:
-        record = read_json(folder / f"{version}.json")
-        return InputNames(frozenset(record["accepted"]), frozenset(record["read"]))
-    except (IntegrityError, KeyError):
-        return None
+    return _read(objects, _key(version))
 
 
-def carried_inputs(folder: Path) -> frozenset[str]:
+def carried_inputs(objects: ObjectStore) -> frozenset[str]:
     """Return the inputs that requests carried and a version passed over."""
-    return frozenset(path.name for path in (folder / _CARRIED).glob("*"))
+    return frozenset(key.removeprefix(_CARRIED) for key in objects.keys(_CARRIED))
+
+
+def _key(version: int) -> str:
+    return f"{_AREA}{version}.json"
+
+
+def _read(objects: ObjectStore, key: str) -> InputNames | None:
+    try:
+        record = json.loads(objects.read(key) or b"")
+        return InputNames(frozenset(record["accepted"]), frozenset(record["read"]))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -18,6 +18,7 @@ from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.spec.serving import Limits
+from shortlist.storage.objects import ObjectStore
 
 NOW = 1_770_000_000_000_000
 
@@ -245,18 +246,22 @@ def _plain(columns: Any) -> dict[str, Any]:
 def test_inputs_that_another_version_knows_are_passed_over_and_counted(shop: Any, tmp_path: Path) -> None:
     requirements, metrics = FeatureRequirements.from_plan(shop.plan, shop.signature), Metrics()
     surface = tensor("surface", "BYTES", ["feed"])
-    stable = VersionInputs(tmp_path, 1, metrics)
+    objects = ObjectStore.in_folder(tmp_path)
+    stable, candidate = VersionInputs(objects, 1, metrics, 5), VersionInputs(objects, 2, Metrics(), 5)
     reader = InputReader(requirements, {"query": 2}, 5, passes_over=stable.passes_over)
-    stable.write(reader.accepted_names, ["item_id"])
+    stable.declare(reader.accepted_names, ["item_id"])
+    stable.poll()
     with pytest.raises(BadRequestError, match="no input 'surface'"):
         reader.read([ITEM, surface], NOW)
-    VersionInputs(tmp_path, 2, Metrics()).write([*reader.accepted_names, "surface"], ["item_id", "surface"])
-    stable._read_at = float("-inf")  # the folder is read again after a second
+    candidate.declare([*reader.accepted_names, "surface"], ["item_id", "surface"])
+    candidate.poll()
+    stable.poll()
     assert "surface" not in reader.read([ITEM, surface], NOW).sent
     assert reader.read([ITEM, surface], NOW).digest == reader.read([ITEM], NOW).digest
     assert b'shortlist_inputs_passed_over_total{input="surface"} 2.0' in metrics.text()
-    assert carried_inputs(tmp_path) == {"surface"}
-    names = read_version_inputs(tmp_path, 2)
+    stable.poll()
+    assert carried_inputs(objects) == {"surface"}
+    names = read_version_inputs(objects, 2)
     assert names is not None and names.read == {"item_id", "surface"}
     with pytest.raises(BadRequestError, match="no input 'basket'"):
         reader.read([ITEM, tensor("basket", "INT64", [1])], NOW)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from shortlist.contracts import Columns
-from shortlist.rollout.local import unsent_inputs
-from shortlist.rollout.local.unsent_inputs import describe_unsent_inputs
+from shortlist.rollout import unsent_inputs
+from shortlist.rollout.unsent_inputs import describe_unsent_inputs
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs, prediction_schema
@@ -27,6 +27,7 @@ from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_v
 from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
+from shortlist.storage.objects import ObjectStore
 from tests.served_log import logged_rows
 
 NOW = datetime(2026, 2, 2, 2, 40, tzinfo=UTC)
@@ -58,7 +59,7 @@ def written_rows(folder: Path, reader: InputReader, data: Data, *requests: list[
     log = LogWriter(stream_folder(folder), prediction_schema(data), PredictionLog(flush_seconds=600), to_arrow_column)
     for number, tensors in enumerate(requests):
         inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
-        answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
+        answer = (NOW, str(number), None, False, None, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
         scores = np.zeros(inputs.rows, np.float32)
         sent = map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))
         assert log.add((*answer, inputs.keys["item_id"], scores, *sent, *NO_FEATURES, *NO_SLATE))
@@ -123,6 +124,7 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
         None,
         None,
         None,
+        None,
         3,
         200,
         inputs.digest,
@@ -144,14 +146,18 @@ def test_a_column_of_the_candidate_that_no_request_carries_is_named(
 ) -> None:
     monkeypatch.setattr(unsent_inputs, "_NEWEST_HOURS", 1_000_000)  # the rows are of another year
     paths = ServingPaths(root=tmp_path, rollouts=tmp_path / "rollouts")
-    stable, candidate = (VersionInputs(tmp_path / "inputs", version, Metrics()) for version in (1, 2))
-    stable.write(["item_id", "page"], ["item_id"])
-    candidate.write(["item_id", "page", "price"], ["item_id", "page", "price"])
-    assert describe_unsent_inputs(paths, 1, 2, data) == ""  # nothing is logged yet
+    objects = ObjectStore.in_folder(tmp_path)
+    stable, candidate = (VersionInputs(objects, version, Metrics(), 5) for version in (1, 2))
+    stable.declare(["item_id", "page"], ["item_id"])
+    candidate.declare(["item_id", "page", "price"], ["item_id", "page", "price"])
+    candidate.poll()
+    stable.poll()
+    assert describe_unsent_inputs(objects, paths, 1, 2, data) == ""  # nothing is logged yet
     sent = [[tensor("page", "BYTES", ["home"])], *[[]] * 119]
     written_rows(paths.predictions, reader, data, *sent)
-    assert describe_unsent_inputs(paths, 1, 2, data).startswith(
+    assert describe_unsent_inputs(objects, paths, 1, 2, data).startswith(
         "version 2 reads 'price', which none of the newest 120 requests carries"
     )
     assert stable.passes_over("price")  # a request carried it
-    assert describe_unsent_inputs(paths, 1, 2, data) == ""
+    stable.poll()
+    assert describe_unsent_inputs(objects, paths, 1, 2, data) == ""

@@ -11,8 +11,9 @@ from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import logged_inputs, logged_name, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
-from shortlist.serving.server.request_inputs.version_inputs import FOLDER, carried_inputs, read_version_inputs
+from shortlist.serving.server.request_inputs.version_inputs import carried_inputs, read_version_inputs
 from shortlist.spec.data import Data
+from shortlist.storage.objects import ObjectStore
 
 _NEWEST_HOURS: Final = 1
 """Age of the answers that are looked at."""
@@ -20,11 +21,12 @@ _MIN_REQUESTS: Final = 100
 """Fewest logged requests that say anything about what clients send."""
 
 
-def describe_unsent_inputs(paths: ServingPaths, stable: int, candidate: int, data: Data) -> str:
+def describe_unsent_inputs(objects: ObjectStore, paths: ServingPaths, stable: int, candidate: int, data: Data) -> str:
     """Return a sentence with the columns that a candidate reads, the stable version does not, and no request carries.
 
     Args:
-        paths: Paths of the stack's files.
+        objects: Files that the servers share, see `VersionInputs`.
+        paths: Location of the prediction log.
         stable: The version that serves.
         candidate: The version that is rolled out; its servers have been started.
         data: The candidate's declaration of the log.
@@ -32,15 +34,14 @@ def describe_unsent_inputs(paths: ServingPaths, stable: int, candidate: int, dat
     Returns:
         The sentence; empty when there is no such column, or too few requests are logged.
     """
-    folder = paths.predictions.with_name(FOLDER)
-    candidate_inputs, stable_inputs = (read_version_inputs(folder, version) for version in (candidate, stable))
+    candidate_inputs, stable_inputs = (read_version_inputs(objects, version) for version in (candidate, stable))
     if candidate_inputs is None or stable_inputs is None:
         return ""
-    new_names = (candidate_inputs.read - stable_inputs.read - carried_inputs(folder)) & set(logged_inputs(data))
+    new_names = (candidate_inputs.read - stable_inputs.read - carried_inputs(objects)) & set(logged_inputs(data))
     if not new_names:
         return ""
     columns = {logged_name(name): name for name in sorted(new_names)}
-    log = ServingLog.on_disk(paths.predictions, prediction_schema(data))
+    log = ServingLog.of_spec(paths, "predictions", prediction_schema(data))
     follower = LogFollower(log, list(columns), datetime.now(UTC) - timedelta(hours=_NEWEST_HOURS))
     rows = pl.concat([log.empty(list(columns)), *follower.read_new()])
     unsent = [name for column, name in columns.items() if rows.filter(pl.col(column).is_not_null()).is_empty()]
