@@ -1,14 +1,17 @@
-"""Notices about a valid log: files that nothing reads, columns that files lack, a newest row that is old."""
+"""Notices about a valid log: unread files, columns that files lack, a short newest day, an old newest row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from shortlist.contracts import DataError
 from shortlist.data.reading.sources import has_known_format, log_files, side_files, visible_files
+from shortlist.data.rules.day_rules import unusual_volumes
+from shortlist.data.rules.log_facts import LogFacts
 from shortlist.spec.data import Data, FileSource, LogFiles
 from shortlist.system.progress import emit
 
@@ -18,6 +21,8 @@ any."""
 STALE_AFTER: Final = timedelta(days=7)
 """Age of the newest row from which a log without `rules.max_age_hours` is called old."""
 _MAX_FILES_SHOWN: Final = 3
+_WHOLE_DAY_SHARE: Final = 0.7
+"""Share of the usual rows below which a newest day may have been cut short."""
 
 
 def emit_notices(sentences: Iterable[str]) -> None:
@@ -49,6 +54,27 @@ def unread_file_notices(data: Data, location: Path) -> Iterator[str]:
         names = ", ".join(path.relative_to(location).as_posix() for path in unread[:_MAX_FILES_SHOWN])
         more = f" and {len(unread) - _MAX_FILES_SHOWN} more" if len(unread) > _MAX_FILES_SHOWN else ""
         yield f"{location}: nothing reads {names}{more}; the log's path is '{data.source.path or '.'}' (data.source)."
+
+
+def short_day_notices(facts: LogFacts, data: Data) -> Iterator[str]:
+    """Yield a sentence on a newest day with a part of the usual rows, as of an export in the middle of a day.
+
+    With fewer still it breaks the rule `volume`; a run that may not read later rows cuts it by itself.
+    """
+    if not facts.days or data.clock.kind != "column" or facts.cut_day is not None:
+        return
+    newest, _ = facts.days[-1]
+    is_unusual, is_refused = (
+        newest in unusual_volumes(facts, data.model_copy(update={"rules": rules}))
+        for rules in (data.rules.model_copy(update={"min_volume_ratio": _WHOLE_DAY_SHARE}), data.rules)
+    )
+    rows = facts.profile.days[newest].rows
+    usual = median(profile.rows for _, profile in facts.days)
+    if is_unusual and not is_refused and rows < usual:
+        yield (
+            f"The log: its newest day, {newest}, has {rows:,} rows, other days {usual:,.0f}. If an export cut it short,"
+            " outcomes of its last rows are missing too: leave it out until it is whole."
+        )
 
 
 def age_notices(newest: datetime | None, data: Data, now: datetime) -> Iterator[str]:

@@ -14,7 +14,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.ingest import ingest
-from shortlist.data.log_notices import age_notices, lacking_column_notices, unread_file_notices
+from shortlist.data.log_notices import age_notices, lacking_column_notices, short_day_notices, unread_file_notices
 from shortlist.data.reading.blocks import check_shared_fields, read_blocks
 from shortlist.data.reading.clock import check_time_unit, event_times
 from shortlist.data.reading.convert import convert_columns, describe_type
@@ -89,6 +89,7 @@ def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleR
         *warnings,
         *heavy_users,
         *unread_file_notices(data, location),
+        *(short_day_notices(facts, data) if facts is not None else ()),
         *age_notices(newest, data, datetime.now(UTC)),
     )
     return SampleReport(tuple(problems), report.rows, report.is_complete, notices, facts)

@@ -26,6 +26,9 @@ _MAX_CROSS_VALUES: Final = 500
 _MAX_CATEGORY_VALUES: Final = 20_000
 _LOG_THRESHOLD: Final = 100
 _MAX_CROSSES: Final = 3
+_MAX_SLATE_NUMBERS: Final = 3
+_MIN_YOUNG_SHARE: Final = 0.3
+"""Share of rows with items of the last day from which on statistics are counted by the hour."""
 _MAX_CODES_WITHOUT_RATE: Final = 10
 _MIN_WORDS: Final = 3
 _TEXT_COMMENT: Final = "text, no feature: a vector column with `embedding: {text: ...}` makes one of it"
@@ -92,13 +95,16 @@ def _data_lines(draft: SpecDraft) -> Iterator[str]:
             yield f"  item: {SHOWN_ITEM}"
         elif column_name is not None:
             yield f"  {role}: {draft.name_of(log.column(column_name))}"
+    if draft.has_slates:
+        yield "  # Rows of one request are compared with each other; servers must be sent what would be shown together."
+        yield f"  slate: {{column: {draft.name_of(log.column(draft.request or ''))}}}"
     if draft.sides:
         yield "  side_tables:"
     for side in draft.sides:
         yield from _side_table_lines(side, draft)
     yield from _rule_lines(draft)
     warmup, validation, test = draft.split
-    row_counts = f"{draft.test_rows:,} of the {log.rows.height:,} rows looked at"
+    row_counts = f"{draft.test_rows:,} of {draft.total_rows:,} rows"
     yield f"  # The last {test} of {len(draft.day_rows)} days hold {row_counts}."
     yield f"  split: {{warmup_days: {warmup}, validation_days: {validation}, test_days: {test}}}"
     yield ""
@@ -250,6 +256,11 @@ class _FeatureComposer:
     def lines(self) -> Iterator[str]:
         """Give the section."""
         yield "features:"
+        young_share = self._draft.young_share
+        if young_share >= _MIN_YOUNG_SHARE and self._has_hours():
+            yield f"  # {young_share:.0%} of the rows have items of the last day, unknown to statistics of whole days."
+            yield "  # Refresh the features of servers as often: schedule.refresh, or shortlist refresh."
+            yield "  tile: 1h"
         yield "  columns:"
         yield from (f"    {line}" for line in self._feature_lines())
         yield ""
@@ -262,11 +273,7 @@ class _FeatureComposer:
             yield from self._add("hour_*", "{kind: cyclic, period: day, name: hour}")
             if len(days) >= 14:
                 yield from self._add("weekday_*", "{kind: cyclic, period: week, name: weekday}")
-        keys = [name for name in (self._user, self._item) if name is not None]
-        for key in keys:
-            yield from self._add("*_rate", f"{{kind: target, key: {key}, name: {key}_rate, prior: 10}}")
-            yield from self._add("*_seen", f"{{kind: count, key: {key}, name: {key}_seen}}")
-            yield from self._add("*_away", f"{{kind: time_since, key: {key}, name: {key}_away}}")
+        yield from self._key_features()
         categories = [(name, column) for name, column in features if _is_category(column)]
         histories = {column.source for column in self._histories()}
         for name, column in categories:
@@ -285,7 +292,7 @@ class _FeatureComposer:
             else ()
         ):
             pair = f"key: [{self._user}, {name}], name: {self._user}_{name}_rate"
-            yield from self._add("*_rate", f"{{kind: target, {pair}, prior: 5}}")
+            yield from self._add("*_rate", f"{{kind: target, {pair}, prior: 5{self._skipped}}}")
         for column in self._histories():
             history_key = f"of: {self._name_of_side(column)}, name: {self._name_of_side(column)}_listed"
             yield from self._add("*_listed", f"{{kind: count, key: {self._item}, {history_key}}}")
@@ -295,6 +302,7 @@ class _FeatureComposer:
             yield from self._add("*_log", f"{{kind: numeric, each: {_yaml_list(logs)}, suffix: log, log: true}}")
         if numbers:
             yield from self._add("*_number", f"{{kind: numeric, each: {_yaml_list(numbers)}}}")
+        yield from self._slate_features(features)
         dates = [name for name, column in features if column.type == "date"]
         if dates:
             yield from self._add("*_age", f"{{kind: age, each: {_yaml_list(dates)}}}")
@@ -303,9 +311,35 @@ class _FeatureComposer:
             yield from self._add(
                 "*_code", f"{{kind: vocabulary, each: {_yaml_list(codes)}, suffix: code, min_rows: 20}}"
             )
-        if keys:
+        if keys := [name for name in (self._user, self._item) if name is not None]:
             yield "# Ids for a network; rarer values share id 0."
             yield f"- {{kind: vocabulary, each: {_yaml_list(keys)}, min_rows: 20}}"
+
+    def _key_features(self) -> Iterator[str]:
+        """Give the statistics of users and items."""
+        if self._skipped:
+            yield "# What a user did yesterday moves all scores of today, and tells no two items apart (skip_days)."
+        for key in filter(None, (self._user, self._item)):
+            skipped = self._skipped if key == self._user else ""
+            yield from self._add("*_rate", f"{{kind: target, key: {key}, name: {key}_rate, prior: 10{skipped}}}")
+            yield from self._add("*_seen", f"{{kind: count, key: {key}, name: {key}_seen}}")
+            yield from self._add("*_away", f"{{kind: time_since, key: {key}, name: {key}_away}}")
+
+    @property
+    def _skipped(self) -> str:
+        return ", skip_days: 1" if self._draft.user_returns else ""
+
+    def _slate_features(self, features: list[tuple[str, ColumnProfile]]) -> Iterator[str]:
+        """Compare the rows of a request: the item's rate, and numbers of the request's own columns."""
+        draft = self._draft
+        if not draft.has_slates:
+            return
+        if self._item is not None:
+            yield from self._add("*_slate_*", f"{{kind: slate, feature: {self._item}_rate}}")
+        own_columns = {column.source for column in draft.columns}
+        numbers = [name for name, column in features if _is_number(column) and column.source in own_columns]
+        for name in numbers[:_MAX_SLATE_NUMBERS]:
+            yield from self._add("*_slate_*", f"{{kind: slate, column: {name}}}")
 
     def _add(self, pattern: str, feature: str) -> Iterator[str]:
         if pattern not in self.patterns:

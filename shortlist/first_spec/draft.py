@@ -11,14 +11,13 @@ import polars as pl
 from shortlist.contracts import RESERVED, DataError
 from shortlist.data.reading.clock import event_times
 from shortlist.first_spec.columns import ColumnProfile
+from shortlist.first_spec.roles import MIN_DAYS
 from shortlist.first_spec.tables import TableSample
 from shortlist.spec.log_shape import Positive
 
 _TEST_SHARE = 0.12
 _MAX_TEST_DAYS_SHARE = 0.25
 _DAYS_WITHOUT_CLOCK = 7
-MIN_DAYS = 4
-"""Fewest days of a log: one each to warm up, to train, to validate and to test."""
 SHOWN_ITEM, IS_POSITIVE = "shown_item", "is_click"
 """Names of the two columns that are cut out of `N12-0 N7-1`."""
 
@@ -58,6 +57,12 @@ class SpecDraft:
     """What the spec says of a column of the log, by its source name."""
     unused: set[str] = field(default_factory=set)
     """Columns of the log that become no feature, by their source names."""
+    user_returns: bool = False
+    """Whether users come back on other days, again and again."""
+    young_share: float = 0.0
+    """Share of the rows with items that first came within a day."""
+    has_slates: bool = False
+    """Whether several rows share a request."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tables that are no part of the spec, and why."""
 
@@ -132,9 +137,8 @@ class SpecDraft:
             names = ", ".join(str(day) for day, _ in self.day_rows)
             raise DataError(
                 f"{self.location}: the log has {len(counts)} day(s) ({names}); a split by days needs {MIN_DAYS}: one to"
-                " warm up the statistics, and one each to train, validate and test. Collect more days; or, if the days"
-                " do not matter, declare `clock: {kind: row_order, days: 7}`, which cuts the rows in file order into"
-                " equal parts (docs/data.md)"
+                " warm up the statistics, and one each to train, validate and test. Collect more days; or sort the rows"
+                " by time, and init cuts them into equal parts (docs/data.md)"
             )
         max_days = max(1, int(_MAX_TEST_DAYS_SHARE * len(counts)))
         test = _count_test_days(counts, max_days)

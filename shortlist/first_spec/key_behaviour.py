@@ -71,6 +71,21 @@ class KeyBehaviour:
             self._lifetimes[column.source] = self._measure_lifetime(column)
         return self._lifetimes[column.source]
 
+    def young_share(self, column: ColumnProfile) -> float:
+        """Return the share of rows, after the first day, whose value first came less than a day before.
+
+        Values on few rows are left out: of a log that was looked at in part, their first row may not have been.
+        """
+        if self._times is None:
+            return 0.0
+        rows = pl.DataFrame({"key": column.values, "time": self._times}).drop_nulls()
+        key_rows = rows.with_columns(age=pl.col("time") - pl.col("time").min().over("key"), rows=pl.len().over("key"))
+        judged = key_rows.filter(
+            pl.col("rows") >= _MIN_REPEATED_VALUES,
+            pl.col("time") > rows["time"].min() + _DAY_SECONDS,  # type: ignore[operator]
+        )
+        return float((judged["age"] < _DAY_SECONDS).mean() or 0) if judged.height else 0.0  # type: ignore[arg-type]
+
     def determines(self, key: ColumnProfile, column: ColumnProfile) -> bool:
         """Return whether rows with the same value of a key have the same value of another column."""
         pairs = pl.DataFrame({"key": key.values, "value": column.values}).drop_nulls("key")

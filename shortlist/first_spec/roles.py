@@ -58,6 +58,8 @@ _MAX_SESSIONS: Final = 20
 _MAX_REQUEST_ROWS: Final = 500
 _MIN_ORDERED_SHARE: Final = 0.95
 _MAX_ALTERNATIVES: Final = 8
+MIN_DAYS: Final = 4
+"""Fewest days of a log: one each to warm up, to train, to validate and to test."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class RoleChoice:
 
 
 def choose_clock(log: TableSample) -> RoleChoice:
-    """Return the column that tells when."""
+    """Return the column that tells when; none for a log of few days whose rows are in time order: they are counted."""
     clocks = [column for column in log.columns if column.clock is not None and _count_days(column) > 1]
     clocks.sort(key=lambda column: (not _has_name(column, _TIME_PATTERN), column.type == "string", -column.distinct))
     clocks = [
@@ -84,10 +86,15 @@ def choose_clock(log: TableSample) -> RoleChoice:
         return RoleChoice(None, "no column holds times of two days or more; the rows' order takes the place of a clock")
     best = clocks[0]
     assert best.clock is not None
+    days = _count_days(best)
+    if days < MIN_DAYS and _is_ordered(log, best):
+        reason = (
+            f"the times of {best.source} lie on {days} day(s), and a split by days needs {MIN_DAYS}; the rows are in"
+            " time order, and are cut into equal parts instead"
+        )
+        return RoleChoice(None, reason, _source_names(clocks))
     notation = f"unit {best.clock.unit}" if best.clock.unit else f"format {best.clock.format}"
-    return RoleChoice(
-        best.source, f"read as {notation} its values are times on {_count_days(best)} days", _source_names(clocks[1:])
-    )
+    return RoleChoice(best.source, f"read as {notation} its values are times on {days} days", _source_names(clocks[1:]))
 
 
 def choose_label(log: TableSample) -> RoleChoice:
@@ -325,8 +332,11 @@ def _matches_any(column: ColumnProfile, patterns: Iterable[str]) -> bool:
 
 def _is_in_order(log: TableSample, column: ColumnProfile) -> bool:
     """Whether the rows of a log without names are in the order of a column's times."""
-    if log.form.header or column.clock is None:
-        return False
+    return not log.form.header and _is_ordered(log, column)
+
+
+def _is_ordered(log: TableSample, column: ColumnProfile) -> bool:
+    assert column.clock is not None
     times = event_times(log.rows[column.source], column.clock).drop_nulls()
     return len(times) > 1 and bool((times.diff().drop_nulls() >= timedelta(0)).mean() > _MIN_ORDERED_SHARE)  # type: ignore[operator]
 

@@ -26,6 +26,10 @@ Ask = Callable[[str, RoleChoice], str | None]
 """Gets what is asked for and the likeliest answer; returns the source name of a column, or None."""
 
 _MAX_TRIES: Final = 5
+_MIN_DAYS_TO_SKIP, _MIN_USER_ROWS = 6, 10
+"""Fewest days, and rows per user, with which a user's rate can do without the newest day."""
+_MIN_SLATE_ROWS: Final = 2.0
+"""Fewest rows per request, on average, that are worth comparing."""
 _LEAK_PATTERN: Final = re.compile(r"column '(?P<name>\w+)' alone orders the labels")
 _MIN_UNUSUAL_DAYS: Final = 3
 _MIN_UNUSUAL_SHARE: Final = 0.15
@@ -55,7 +59,9 @@ def draft_spec(location: Path, ask: Ask, max_left_out: float = 0.2) -> SpecDraft
         DataError: There is no log, no label, too little of either, or more would be left out.
     """
     log, *side_tables = _sort_log_first(find_tables(location))
-    clock = ask("clock: the time of the impression", roles.choose_clock(log))
+    clock_choice = roles.choose_clock(log)
+    clock = ask("clock: the time of the impression", clock_choice)
+    time = clock or next(iter(clock_choice.alternatives), None)
     label_choice = roles.choose_label(log)
     label = ask("label: what to predict", label_choice)
     if label is None:
@@ -65,7 +71,10 @@ def draft_spec(location: Path, ask: Ask, max_left_out: float = 0.2) -> SpecDraft
         )
     column = log.column(label)
     draft = SpecDraft(location, log, label, roles.choose_positive(column), clock)
-    behaviour = KeyBehaviour(log, clock)
+    behaviour = KeyBehaviour(log, time)
+    if clock is None and time is not None:
+        draft.unused.add(time)
+        draft.comments[time] = "when, on too few days for a split by days: no feature"
     draft.user = ask("user: who it was shown to", roles.choose_user(log, draft.roles, behaviour))
     if not draft.is_paired:
         draft.item = ask("item: what was shown", roles.choose_item(log, draft.roles))
@@ -74,6 +83,10 @@ def draft_spec(location: Path, ask: Ask, max_left_out: float = 0.2) -> SpecDraft
     draft.impression = None if draft.is_paired else roles.choose_impression(log, draft.roles).value
     labels = roles.label_values(column, draft.positive)
     draft.outcomes = roles.find_outcomes(log, label, labels, draft.roles)
+    draft.user_returns = _returns(draft, behaviour)
+    if draft.item is not None and draft.clock is not None:
+        draft.young_share = behaviour.young_share(log.column(draft.item))
+    draft.has_slates = draft.request is not None and _rows_per_request(draft) >= _MIN_SLATE_ROWS
     _add_behaviour(draft, behaviour)
     _add_sides(draft, side_tables)
     _check_left_out([log, *side_tables], draft, max_left_out)
@@ -123,6 +136,21 @@ def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
                 draft.comments[column.source] = (
                     f"the {role} alone determines it: in a table of {role}s (side_tables), no request needs to send it"
                 )
+
+
+def _returns(draft: SpecDraft, behaviour: KeyBehaviour) -> bool:
+    """Whether half of the users come back on other days, with many rows each."""
+    if draft.user is None or draft.clock is None or len(draft.day_rows) < _MIN_DAYS_TO_SKIP:
+        return False
+    user = draft.log.column(draft.user)
+    lifetime = behaviour.lifetime(user)
+    return lifetime is not None and lifetime.is_lasting and user.rows_per_value >= _MIN_USER_ROWS
+
+
+def _rows_per_request(draft: SpecDraft) -> float:
+    if draft.is_paired:
+        return float(draft.log.column(draft.label).values.str.split(" ").list.len().mean() or 0)  # type: ignore[arg-type]
+    return draft.log.column(draft.request or "").rows_per_value
 
 
 def choose_likeliest(_: str, choice: RoleChoice) -> str | None:

@@ -210,8 +210,9 @@ def test_files_of_later_days_are_read_without_another_spec(
 def test_a_sample_is_taken_of_all_days_of_a_log_in_many_files(tmp_path: Path) -> None:
     for day, frame in by_day(clicks(rows=60_000, days=30)):
         pl.concat([frame] * 10).write_parquet(tmp_path / f"{day}.parquet")
-    draft, _, spec = first_spec(tmp_path)
+    draft, written, spec = first_spec(tmp_path)
     assert not draft.log.is_complete
+    assert f"# The last 4 of 30 days hold {draft.test_rows:,} of 600,000 rows." in written.text
     assert len(draft.days) == 30 and sum(rows for _, rows in draft.days) == 600_000
     assert spec.data.split.test_days == 4
 
@@ -224,6 +225,24 @@ def test_a_newest_day_without_outcomes_is_named_and_loosens_nothing(tmp_path: Pa
     assert draft.rules == {}
     (problem,) = written.problems
     assert problem.startswith(f"label rate: 0.0000 on {last} (median 0.")
+
+
+@pytest.mark.parametrize(("part", "is_refused"), [(2, False), (12, True)])
+def test_a_newest_day_that_an_export_cut_short_is_named_and_loosens_nothing(
+    part: int, is_refused: bool, tmp_path: Path
+) -> None:
+    last = START.date() + timedelta(days=DAYS - 1)
+    log = clicks(rows=14_000).filter((pl.col("time").dt.date() != last) | (pl.col("time").dt.hour() < 24 // part))
+    log.write_csv(tmp_path / "log.csv")
+    draft, written, _ = first_spec(tmp_path)
+    assert draft.rules == {}
+    rows = log.filter(pl.col("time").dt.date() == last).height
+    if is_refused:
+        (problem,) = written.problems
+        assert problem.startswith(f"volume: {rows} rows on {last} (0.0")
+    else:
+        assert written.problems == ()
+        assert any(f"its newest day, {last}, has {rows:,} rows, other days 9" in each for each in written.notices)
 
 
 def test_days_that_differ_throughout_loosen_the_volume_rule_with_the_figures(tmp_path: Path) -> None:
@@ -250,9 +269,20 @@ def test_weekends_with_a_tenth_of_the_rows_are_usual(tmp_path: Path) -> None:
     assert ["on 2026-02-28" in problem for problem in written.problems] == [True]
 
 
-def test_a_log_of_two_days_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_a_log_of_two_days_in_time_order_is_cut_into_equal_parts(tmp_path: Path) -> None:
     clicks(days=2).write_csv(tmp_path / "log.csv")
-    message = r"the log has 2 day\(s\) \(2026-02-02, 2026-02-03\); a split by days needs 4: .*row_order"
+    draft, written, spec = first_spec(tmp_path)
+    assert spec.data.clock.kind == "row_order" and written.problems == ()
+    assert (spec.data.user, spec.data.item, spec.data.label) == ("user_id", "item_id", "clicked")
+    assert draft.comments["time"] == "when, on too few days for a split by days: no feature"
+    assert not any("time" in name for name in spec.features.names)
+
+
+def test_a_log_of_two_days_without_an_order_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    clicks(days=2).sample(fraction=1, shuffle=True, seed=1).write_csv(tmp_path / "log.csv")
+    message = (
+        r"the log has 2 day\(s\) \(2026-02-02, 2026-02-03\); a split by days needs 4: .*; or sort the rows by time"
+    )
     with pytest.raises(DataError, match=message):
         first_spec(tmp_path)
 
@@ -300,12 +330,31 @@ def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
     data = spec.data
     assert (data.user, data.item, data.request, data.position) == ("shopper", "product", "search", "rank")
     assert data.by_name["rank"].known == "after"
-    assert not any(word in name for name in spec.features.names for word in ("session", "search", "rank"))
+    assert not any(name.startswith(("session", "search", "rank")) for name in spec.features.names)
     assert (
         "session_id, type: string}   # a visit, no feature: half of its values live 25 minutes at most" in written.text
     )
     for column in ("category", "price"):
         assert draft.comments[column].startswith("the item alone determines it: in a table of items")
+
+
+def test_rows_of_a_request_are_compared_and_users_newest_days_skipped(tmp_path: Path) -> None:
+    visits().write_csv(tmp_path / "log.csv")
+    _, written, spec = first_spec(tmp_path)
+    assert spec.data.slate is not None and spec.data.slate.column == "search"
+    assert {"product_rate_slate_share", "price_slate_difference"} <= set(spec.features.names)
+    assert "name: shopper_rate, prior: 10, skip_days: 1}" in written.text and spec.features.tile == "1d"
+    assert "name: product_rate, prior: 10}" in written.text
+
+
+def test_statistics_are_counted_by_the_hour_where_items_live_a_day(tmp_path: Path) -> None:
+    of_the_day = pl.col("time").dt.ordinal_day() * 20 + pl.col("item_id") % 20
+    clicks(rows=8_000).with_columns(item_id=of_the_day).write_csv(tmp_path / "log.csv")
+    draft, written, spec = first_spec(tmp_path)
+    assert draft.young_share == 1 and spec.features.tile == "1h"
+    assert "# 100% of the rows have items of the last day" in written.text
+    clicks().write_csv(tmp_path / "log.csv")
+    assert first_spec(tmp_path)[2].features.tile == "1d"
 
 
 def test_a_session_is_the_user_where_no_column_names_who_came(tmp_path: Path) -> None:
