@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from old_recommender import leave_out_recommender
 
 from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
@@ -33,15 +34,7 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
         "likes": {"rate": 0.7},
     }
     spec["data"]["source"] |= {"items": 60, **source}
-    # Chapters choose the shown items, in place of a recommender with known propensities.
-    del spec["data"]["source"]["recommender"]
-    for role in ("request", "position", "propensity", "randomized"):
-        del spec["data"][role]
-    declared_columns = spec["data"]["columns"]
-    spec["data"]["columns"] = [
-        column for column in declared_columns
-        if column["name"] not in {"request_id", "place", "propensity", "randomized"}
-    ]  # fmt: skip
+    leave_out_recommender(spec["data"])  # chapters choose the shown items
     spec["data"]["columns"].append({"name": "is_like", "type": "integer", "min": 0, "max": 1, "known": "after"})
     spec["data"]["labels"] = {"like": {"column": "is_like"}}
     items = next(table for table in spec["data"]["side_tables"] if table["name"] == "items")

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from old_recommender import leave_out_recommender
 from onnx import TensorProto, helper, save
 
 from shortlist.data.world.generate import generate_log
@@ -59,6 +60,7 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     pl.read_parquet(items).drop("text_vector", "image_vector").write_parquet(items)
     spec = copy.deepcopy(small_spec)
     spec["data"]["source"] = {"kind": "files", "path": "impressions"}
+    leave_out_recommender(spec["data"])
     spec["data"]["rules"] = spec["data"].get("rules", {}) | {"undeclared_columns": "ignore"}
     table = next(table for table in spec["data"]["side_tables"] if table["name"] == "items")
     vector_column = {"name": "title_vector", "type": "vector", "embedding": {"text": "title", "model": "words.onnx"}}
