@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import polars as pl
@@ -43,6 +43,13 @@ class Requests:
     user: Ints
     surface: Ints
     device: Ints
+
+    @classmethod
+    def read(cls, rows: pl.DataFrame, source: GeneratedSource) -> Self:
+        """Return the requests in the columns `user_id`, `surface`, `device` and `event_time`, numbered by row."""
+        time_us = rows[Columns.TIME].dt.timestamp("us").to_numpy() - _midnight_us(source)
+        surface, device = _codes(rows["surface"], SURFACES), _codes(rows["device"], DEVICES)
+        return cls(np.arange(rows.height), time_us, rows["user_id"].to_numpy() - FIRST_USER, surface, device)
 
     def frame(self, source: GeneratedSource) -> pl.DataFrame:
         """Return the columns of the log that are known with a request."""
@@ -153,17 +160,9 @@ class AnsweringWorld:
         Args:
             rows: Columns `user_id`, `item_id`, `surface`, `device`, `position` and `event_time`; any combination.
         """
-        time_us = rows[Columns.TIME].dt.timestamp("us").to_numpy() - _midnight_us(self.source)
-        requests = Requests(
-            np.arange(rows.height),
-            time_us,
-            rows["user_id"].to_numpy() - FIRST_USER,
-            _codes(rows["surface"], SURFACES),
-            _codes(rows["device"], DEVICES),
-        )
-        numbers = np.arange(rows.height)
+        requests = Requests.read(rows, self.source)
         item, position = rows["item_id"].to_numpy() - FIRST_ITEM, rows["position"].to_numpy()
-        return self._probability(requests, numbers, item, position, time_us)
+        return self._probability(requests, requests.number, item, position, requests.time_us)
 
     def expected_rewards(self, requests: Requests, slates: Ints) -> Floats:
         """Return the expected number of clicks on each slate, over depths and clicks, shape (requests,).
@@ -184,7 +183,7 @@ class AnsweringWorld:
         Position and context change the log-odds of all items alike, so that the best order does not depend on them.
         """
         best = np.empty((requests.user.size, places), np.int64)
-        for day, rows in _by_day(requests.time_us):
+        for day, rows in rows_by_day(requests.time_us):
             published = self.world.items.published <= day
             users, request_user = np.unique(requests.user[rows], return_inverse=True)
             for block in np.array_split(np.arange(users.size), -(-users.size * published.size // 2_000_000)):
@@ -202,7 +201,7 @@ class AnsweringWorld:
     def _probability(self, requests: Requests, row: Ints, item: Ints, position: Ints, time_us: Ints) -> Floats:
         """Return the probability of clicks on items that are seen at a time, shape (rows,); `row`: of the requests."""
         probability = np.empty(row.size)
-        for day, rows in _by_day(time_us):
+        for day, rows in rows_by_day(time_us):
             of_request, no_item = row[rows], np.full(rows.size, NO_ITEM)
             impressions = GeneratedImpressions(
                 time_us[rows] - day * _DAY_US, requests.user[of_request], item[rows],
@@ -226,14 +225,14 @@ class AnsweringWorld:
     def _clock(self, moments: Floats) -> Ints:
         """Return microseconds of moments that are weighted by the hours of visits."""
         time_us = np.empty(moments.size, np.int64)
-        for day, rows in _by_day((moments * _DAY_US).astype(np.int64)):
+        for day, rows in rows_by_day((moments * _DAY_US).astype(np.int64)):
             fraction = np.interp(moments[rows] - day, _hours(self.source, day), np.arange(25) / 24)
             time_us[rows] = day * _DAY_US + np.minimum(fraction * _DAY_US, _DAY_US - 1).astype(np.int64)
         return time_us
 
     def _operational(self, time_us: Ints) -> Floats:
         moments = np.empty(time_us.size)
-        for day, rows in _by_day(time_us):
+        for day, rows in rows_by_day(time_us):
             hours = _hours(self.source, day)
             moments[rows] = day + np.interp((time_us[rows] - day * _DAY_US) / _DAY_US, np.arange(25) / 24, hours)
         return moments
@@ -245,7 +244,8 @@ def examination(places: int) -> Floats:
     return probabilities
 
 
-def _by_day(time_us: Ints) -> list[tuple[int, Ints]]:
+def rows_by_day(time_us: Ints) -> list[tuple[int, Ints]]:
+    """Return each day and the numbers of its rows, from times in microseconds since the world began."""
     days = time_us // _DAY_US
     return [(int(day), np.flatnonzero(days == day)) for day in np.unique(days)]
 
