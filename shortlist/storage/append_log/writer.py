@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.append_log.segments import MAX_RECORD_BYTES, complete_bytes, frame, segment_path, segments
+from shortlist.storage.artefacts import sync_path
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class AppendLog:
         self._path = segment_path(self.folder, self._end)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         self._opened_at, self._size = time.monotonic(), 0
-        _sync_folder(self.folder)  # without it, a power failure may lose the file itself
+        sync_path(self.folder)  # without it, a power failure may lose the file itself
 
     def _close_segment(self) -> None:
         if self._file is not None:
@@ -267,7 +268,7 @@ def stream_id(folder: Path) -> str:
     with suppress(FileExistsError):
         path.hardlink_to(staging)
     staging.unlink()
-    _sync_folder(folder)
+    sync_path(folder)
     return path.read_text(encoding="ascii")
 
 
@@ -296,11 +297,3 @@ def _repair(folder: Path) -> int:
         _log.info("%s: %d bytes of a record that was being written are cut off", segment.path, size - complete)
         os.truncate(segment.path, complete)
     return segment.first + size + _OFFSETS_PER_START
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
