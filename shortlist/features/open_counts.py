@@ -129,7 +129,8 @@ class OpenCounts:
         tiles = self._streaming.tiles
         days = pl.Series(settled_times).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(tiles.timezone).dt.date()
         starts = {day: tiles.tile_bounds(_midnight(day, tiles.timezone))[0] for day in days.unique().to_list()}
-        midnight = days.replace_strict(starts, return_dtype=pl.Int64).to_numpy()
+        # Of no rows, such as those of a file whose slates go on in the next one, nothing says the type of the starts.
+        midnight = days.replace_strict(starts, return_dtype=pl.Int64).cast(pl.Int64).to_numpy()
         length = tiles.length // timedelta(microseconds=1)
         return cast(Ints, midnight + (settled_times - midnight) // length * length)
 

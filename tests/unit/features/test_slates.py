@@ -241,16 +241,20 @@ def test_a_feature_table_keeps_slates_whole_and_numbered(world: Any) -> None:
         assert sorted(by_slate.drop(Columns.SLATE).rows()) == [([0.0], 3), ([1.0], 3)]
 
 
-def test_the_skew_report_recomputes_sampled_features_from_whole_slates(world: Any) -> None:
+@pytest.mark.parametrize("tile", ["1d", "1h"])
+def test_the_skew_report_recomputes_sampled_features_from_whole_slates(world: Any, tile: str) -> None:
     declared = Data.model_validate({**world.data.model_dump(), "slate": {"column": "page"}})
     features = Features.model_validate({
         "columns": [
             {"kind": "target", "key": "user_id", "name": "rate"},
             {"kind": "slate", "feature": "rate", "gives": ["rank", "size"]},
-        ]
+            *([{"kind": "current", "key": "user_id", "name": "now"}, {"kind": "slate", "feature": "now"}]
+              if tile != "1d" else []),
+        ],
+        "tile": tile, "streaming": tile != "1d",
     })  # fmt: skip
     rows = [
-        world.row(day, user_id=1 + at % 3, page=f"request {at % 2}", label=at % 2)
+        world.row(day, hour=9.6 + at / 6, user_id=1 + at % 3, page=f"request {at % 2}", label=at % 2)
         for day in range(3)
         for at in range(6)
     ]

@@ -46,7 +46,7 @@ from shortlist.storage.tables import DayTableWriter
 from tests.served_log import append_rows, logged_rows
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
-NAMES = ["user_now", "user_clicked_now", "page_now", "page_clicked_now"]
+NAMES = ["user_now", "user_clicked_now", "page_now", "page_clicked_now", "pair_rows", "pair_positives"]
 DATA = Data.model_validate(
     {
         "source": {"kind": "files"},
@@ -70,7 +70,11 @@ FEATURES = Features.model_validate(
             {"kind": "current", "key": key, "counts": counts, "name": name}
             for name, (key, counts) in zip(
                 NAMES,
-                [(key, statistic) for key in ("user_id", "page") for statistic in ("rows", "positives")],
+                [
+                    (key, statistic)
+                    for key in ("user_id", "page", ["user_id", "page"])
+                    for statistic in ("rows", "positives")
+                ],
                 strict=True,
             )
         ],
@@ -144,13 +148,13 @@ def as_rows(requests: Sequence[LoggedRequest]) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder: the score is the sum of all features, of weight 1, 10, 100 and 1000."""
+    """A model folder: the score is the sum of all features, of weight 1, 10, 100 and so on."""
     folder = tmp_path_factory.mktemp("streamed")
     log = written_log(folder / "log", as_rows([(day * 86_400.0, 1, ["home"], [1]) for day in range(3)]))
     fit(DATA, FEATURES, None, Runtime(engine="cpu"), log, folder / "fitted")
     (folder / "model" / FOLDER).mkdir(parents=True)
     graph = FeatureGraph(Preprocessing.load(folder / "fitted"))
-    weights = np.array([[10.0**number] for number in range(4)], np.float32)
+    weights = np.array([[10.0**number] for number in range(len(NAMES))], np.float32)
     total = graph.nodes.add("MatMul", graph.floats(NAMES), weights)
     whole, signature = graph.finished(total, SCORE, 1, "streamed", "sum")
     save(whole, folder / "model" / FOLDER / MODEL_FILE)
