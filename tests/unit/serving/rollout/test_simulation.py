@@ -242,7 +242,7 @@ def test_a_client_does_not_win_for_a_bad_canary(faults: Faults, check: str, atta
         assert rollout.step <= 1
     if attacker.users is not None:
         (believed,) = attacked(faults, replace(attacker, vouches=True), rollouts=1)
-        assert believed.check != check
+        assert believed.check != check or believed.step > 1  # at 50 %, 2 000 a second are no longer enough
 
 
 def test_a_guarded_label_that_falls_is_found_by_its_guard_though_the_kpi_rises() -> None:
