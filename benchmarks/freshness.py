@@ -79,10 +79,10 @@ SIGNATURE: Final = Signature(
     model="fresh",
     kind="counts",
     numbers=(
-        open_rows_column("user_id"),
-        open_positives_column("user_id"),
-        open_rows_column("item_id"),
-        open_positives_column("item_id"),
+        open_rows_column(("user_id",)),
+        open_positives_column(("user_id",)),
+        open_rows_column(("item_id",)),
+        open_positives_column(("item_id",)),
     ),
 )
 
@@ -231,7 +231,7 @@ async def _counts_of_a_start(folder: Path, logs: Path) -> tuple[int, int]:
     )
     counts = counts_of(parts).columns(inputs)
     await parts.close()
-    return int(counts[open_rows_column("user_id")][0]), int(counts[open_positives_column("user_id")][0])
+    return int(counts[open_rows_column(("user_id",))][0]), int(counts[open_positives_column(("user_id",))][0])
 
 
 async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes: bool) -> list[float]:
