@@ -50,8 +50,8 @@ class CurrentCountFeature(KeyedFeature, StreamedFeature):
             side_table = owner_of(name, data)
             if side_table is not None and name not in {column.name for column in data.columns}:
                 raise ValueError(
-                    f"{self.title}: '{name}' is a column of side table '{side_table.name}'; events are counted by"
-                    " columns of the log"
+                    f"{self.title}: '{name}' is a column of side table '{side_table.name}'; events are counted by a"
+                    " column of the log, or several"
                 )
             column_type = data.by_name[name].type
             if column_type not in ("integer", "hex", "string"):

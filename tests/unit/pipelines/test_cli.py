@@ -48,6 +48,18 @@ def test_an_invalid_spec_is_a_message_and_exit_code_2(
     assert "Traceback" not in captured.err + captured.out
 
 
+def test_check_finds_features_that_cannot_be_planned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    spec = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    hourly = "features:\n  tile: 1h\n  columns:\n    - {kind: count, key: [user_id], name: seen, window: 90m}\n"
+    (tmp_path / "mine.yaml").write_text(spec.replace("features:\n  columns:\n", hourly))
+    assert shortlist(monkeypatch, "check", str(tmp_path / "mine.yaml")) == 2
+    captured = capsys.readouterr()
+    assert "count 'seen': window 90m is no multiple of features.tile (60m)" in captured.err
+    assert "Traceback" not in captured.err + captured.out
+
+
 def test_an_unknown_spec_suggests_the_closest_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
