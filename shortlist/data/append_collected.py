@@ -70,6 +70,7 @@ class CollectedAppender:
             DataError: A batch is missing or changed.
         """
         self._writer.flush()  # no file holds rows of both
+        self._scratch.mkdir()  # also where there is no row yet
         counts, file_rules = LogCounts(), Counter(self._rejected.by_rule)
         by_day = DayTableWriter(self._scratch, _INDEX, self._chunk_rows)
         for batch_rows, lost_rows in collected.iter_frames():

@@ -35,7 +35,7 @@ def test_the_clocks_run_and_a_persons_learn_from_collected_rows_before_their_mom
     cron = "0 0 28 4 *"
     moment = newest_scheduled_time(cron, datetime.now(UTC))
     day = moment.date() - timedelta(days=1)
-    live = {"collect": True, "since": "2026-01-21T00:00:00Z"}
+    live = {"collect": True, "since": "2026-01-21T00:00:00Z", "max_share": 1}  # every row is accounted for
     data = {**finished.spec["data"], "outcome_delay": "1h", "live": live, "rules": {"min_volume_ratio": 0}}
     monitoring = {**finished.spec["monitoring"], "retrain": {"cooldown_hours": 0}}
     spec = parse_spec(yaml.safe_dump({**finished.spec, "data": data, "monitoring": monitoring}))

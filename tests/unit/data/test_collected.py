@@ -115,6 +115,13 @@ def test_collected_rows_follow_the_log_with_their_version_and_weight(log: Path, 
     assert quarantine.rows() == [("v1/part-000000.parquet", 9, "not_null", "user_id")]
 
 
+def test_a_log_is_read_before_the_first_row_is_collected(log: Path, declare: Declare) -> None:
+    reference = CollectedRows.describe_newest(declare(**LIVE), f"{log.parent}/stores#1", "shop")
+    collected = CollectedRows.parse(reference)
+    assert collected is not None and collected.batches == 0
+    assert ingest(declare(**LIVE), log, log.parent / "raw", Runtime(chunk_rows=1_000), collected=collected).rows == 6
+
+
 def sections_with_min_price(min_price: float) -> dict[str, Any]:
     columns = [{**column, "min": min_price} if column["name"] == "price" else column for column in CLICKS]
     return {"columns": columns, **LIVE}
