@@ -14,6 +14,7 @@ from shortlist.data.rules.day_rules import fill_missing_days, unusual_label_rate
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.sample_check import check_sample
 from shortlist.first_spec import roles
+from shortlist.first_spec.columns import ColumnProfile
 from shortlist.first_spec.compose import compose_spec
 from shortlist.first_spec.draft import SideTableDraft, SpecDraft
 from shortlist.first_spec.key_behaviour import KeyBehaviour
@@ -26,8 +27,9 @@ Ask = Callable[[str, RoleChoice], str | None]
 """Gets what is asked for and the likeliest answer; returns the source name of a column, or None."""
 
 _MAX_TRIES: Final = 5
-_MIN_DAYS_TO_SKIP, _MIN_USER_ROWS = 6, 10
+_MIN_DAYS_TO_SKIP, _MIN_USER_ROWS = 6, 5
 """Fewest days, and rows per user, with which a user's rate can do without the newest day."""
+_MIN_CONSTANT_SHARE: Final = 0.98
 _MIN_SLATE_ROWS: Final = 2.0
 """Fewest rows per request, on average, that are worth comparing."""
 _LEAK_PATTERN: Final = re.compile(r"column '(?P<name>\w+)' alone orders the labels")
@@ -124,7 +126,9 @@ def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
             draft.outcomes[column.source] = "its place in the answer; as data.position, places begin at 1"
     keys = {"user": draft.user, "item": draft.item}
     for column in draft.columns:
-        if column.source in draft.roles or column.type not in ("integer", "string", "number"):
+        if column.source in draft.roles or column.source in draft.outcomes:
+            continue
+        if column.type not in ("integer", "string", "number") or _is_nearly_constant(column):
             continue
         lifetime = behaviour.lifetime(column) if column.type != "number" and column.rows_per_value > 1 else None
         if lifetime is not None and lifetime.is_session and column.distinct * 50 > column.rows:
@@ -136,6 +140,12 @@ def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
                 draft.comments[column.source] = (
                     f"the {role} alone determines it: in a table of {role}s (side_tables), no request needs to send it"
                 )
+
+
+def _is_nearly_constant(column: ColumnProfile) -> bool:
+    """Whether hardly a row has another value than the most frequent one, so that any key seems to determine it."""
+    counts = column.values.drop_nulls().value_counts(name="rows")["rows"]
+    return not len(counts) or int(counts.max() or 0) >= _MIN_CONSTANT_SHARE * column.rows  # type: ignore[call-overload]
 
 
 def _returns(draft: SpecDraft, behaviour: KeyBehaviour) -> bool:

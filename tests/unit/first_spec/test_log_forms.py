@@ -325,7 +325,7 @@ def visits(requests: int = 1_400) -> pl.DataFrame:
 
 
 def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
-    visits().write_csv(tmp_path / "log.csv")
+    visits().with_columns(promoted=(pl.int_range(pl.len()) % 999 == 0).cast(pl.Int8)).write_csv(tmp_path / "log.csv")
     draft, written, spec = first_spec(tmp_path)
     data = spec.data
     assert (data.user, data.item, data.request, data.position) == ("shopper", "product", "search", "rank")
@@ -334,6 +334,7 @@ def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
     assert (
         "session_id, type: string}   # a visit, no feature: half of its values live 25 minutes at most" in written.text
     )
+    assert "promoted" not in draft.comments  # hardly a row has another value
     for column in ("category", "price"):
         assert draft.comments[column].startswith("the item alone determines it: in a table of items")
 
