@@ -144,8 +144,8 @@ def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
 
 def _is_nearly_constant(column: ColumnProfile) -> bool:
     """Whether hardly a row has another value than the most frequent one, so that any key seems to determine it."""
-    counts = column.values.drop_nulls().value_counts(name="rows")["rows"]
-    return not len(counts) or int(counts.max() or 0) >= _MIN_CONSTANT_SHARE * column.rows  # type: ignore[call-overload]
+    counts = column.values.drop_nulls().value_counts(name="rows")["rows"].to_list()
+    return not counts or max(counts) >= _MIN_CONSTANT_SHARE * column.rows
 
 
 def _returns(draft: SpecDraft, behaviour: KeyBehaviour) -> bool:
