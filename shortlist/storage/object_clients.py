@@ -1,4 +1,8 @@
-"""Clients of object stores by obstore: S3 and whatever speaks it, GCS, a folder."""
+"""Clients of object stores by obstore: S3 and whatever speaks it, GCS, a folder.
+
+obstore's threads do not survive a fork: a process that has used a client must not fork one that uses another. The
+server of steps only imports before it forks.
+"""
 
 from __future__ import annotations
 
