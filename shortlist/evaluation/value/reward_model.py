@@ -85,7 +85,7 @@ class _PlaceModel(NamedTuple):
     """A fitted click model."""
 
     coefficients: Floats
-    """Of the constant and the features."""
+    """Coefficients of the constant and the features."""
     place_effects: Floats
     """Examination, or log-odds, of each place relative to the first."""
     loss: float
