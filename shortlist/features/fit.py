@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
+from typing import Final
 
 from shortlist.contracts import Files
 from shortlist.features.columns import IncompatibleFitError
@@ -135,10 +136,16 @@ def _save_fit(
     write_json(fitting.out / Files.FEATURES, saved)
 
 
+_EVERY_DAY: Final = DayRange(date.min, date.max)
+
+
 def fit_incrementally(
     previous: str, data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, out: Path
 ) -> bool:
     """Extend an earlier result where possible, else fit from scratch and log why; return whether it was extended.
+
+    Days of the log that have changed since are counted again, and no others: late rows of live traffic, or a batch that
+    was withdrawn, must not make every refresh count the whole log.
 
     Args:
         previous: Path or address of the earlier result; empty: there is none.
@@ -149,13 +156,18 @@ def fit_incrementally(
         log: Folder of the valid log.
         out: Folder to write.
     """
-    if previous:
+    reasons: list[IncompatibleFitError] = []
+    for corrected in (None, _EVERY_DAY) if previous else ():
         try:
-            fit(data, features, gates, runtime, log, out, local_copy(previous))
+            fit(data, features, gates, runtime, log, out, local_copy(previous), corrected)
         except IncompatibleFitError as reason:
-            note(f"Every day was counted again, for the earlier features do not fit: {reason}")
-        else:
-            return True
+            reasons.append(reason)
+            continue
+        if reasons:
+            note(f"Days that have changed were counted again: {reasons[0]}")
+        return True
+    if reasons:
+        note(f"Every day was counted again, for the earlier features do not fit: {reasons[-1]}")
     fit(data, features, gates, runtime, log, out)
     return False
 

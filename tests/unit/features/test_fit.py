@@ -155,17 +155,18 @@ def test_an_incompatible_previous_fit_is_reported_and_replaced(world: Any, monke
     events.unlink()
     reasons = {"before": "2026-03-03 had 2 rows then and has 3 now", "torn": "not valid JSON", "gone": "missing"}
     for name in reasons:
-        assert not fit_incrementally(str(world.folder / name), *declared, log, world.folder / f"onto-{name}")
+        is_extended = fit_incrementally(str(world.folder / name), *declared, log, world.folder / f"onto-{name}")
+        assert is_extended == (name == "before")  # of which one day is counted again
         assert folder_digest(world.folder / f"onto-{name}") == whole
     notes = [
         event["text"] for line in events.read_text().splitlines() if (event := json.loads(line))["event"] == "note"
     ]
     assert len(notes) == 3
     for message, reason in zip(notes, reasons.values(), strict=True):
-        assert (
-            message.startswith("Every day was counted again, for the earlier features do not fit: ")
-            and reason in message
-        )
+        beginning = "Days that have changed were counted again: "
+        if reason != reasons["before"]:
+            beginning = "Every day was counted again, for the earlier features do not fit: "
+        assert message.startswith(beginning) and reason in message
     assert fit_incrementally(str(world.folder / "whole"), *declared, log, world.folder / "again")
     assert folder_digest(world.folder / "again") == whole
 
@@ -173,7 +174,7 @@ def test_an_incompatible_previous_fit_is_reported_and_replaced(world: Any, monke
 def test_the_newest_fit_is_the_one_that_the_store_was_filled_from(world: Any) -> None:
     store = world.folder / "store"
     assert newest_fit(store) == ""
-    store.mkdir()
+    store.mkdir(exist_ok=True)
     log = world.log(rows(world, 4))
     fitted = world.fit(log, [COUNT])
     announce_views(fitted / "views", store, start_of(rows(world, 4)[-1]["day"], "UTC"), log)
