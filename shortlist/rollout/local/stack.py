@@ -287,7 +287,9 @@ class Stack:
 
     def _check_started(self, record: StackRecord) -> None:
         if not _is_started(record):
-            raise StackError(f"{self.paths.root}: the stack was stopped; make serve brings it back")
+            raise StackError(
+                f"{self.paths.root}: the stack was stopped; make serve SPEC={self.paths.root.name} brings it back"
+            )
 
     def _start(self, record: StackRecord) -> None:
         record = with_replicas(record)

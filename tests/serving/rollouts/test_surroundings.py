@@ -75,7 +75,7 @@ def test_a_stack_that_is_stopped_during_a_rollout_serves_the_former_version_agai
     assert "stopped" in output and "Fault" not in output
     state = rollout.result(360).state
     assert state.phase is Phase.ROLLED_BACK
-    assert "the stack was stopped; make serve brings it back" in state.reason
+    assert "the stack was stopped; make serve SPEC=" in state.reason
     assert Stack.connect(stack_up.paths) is None  # no rollout starts what somebody stopped
     stack_up.deployer.serve()
     assert stack_up.champion == former

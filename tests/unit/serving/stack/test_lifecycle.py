@@ -267,7 +267,7 @@ def test_a_stack_that_was_stopped_stays_stopped_and_takes_routes_for_its_next_st
     stack.wait_ready(5, 60)
     stack.route(Route(stable=1, canary=5, percent=50, rollout="r1", step=0))
     stack.stop()
-    with pytest.raises(StackError, match="the stack was stopped; make serve brings it back"):
+    with pytest.raises(StackError, match="the stack was stopped; make serve SPEC="):
         stack.health(5)
     stack.route(Route(stable=1))  # as the controller of a rollout does
     stack.retire(5)
