@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from tritonclient.grpc import service_pb2
 
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
+from shortlist.serving.server.inference.service import Service as ScoringService
 from shortlist.serving.server.protocols.grpc_app import GRPCApp
 from shortlist.serving.server.protocols.http_app import http_app
 from shortlist.serving.server.protocols.http_inference import connection_class
@@ -36,6 +37,9 @@ MANY_SECONDS = 600
 class Service:
     """Returns a score per row, after `hold` is set."""
 
+    request_context, names_version = ScoringService.request_context, ScoringService.names_version
+    response_headers, events = ScoringService.response_headers, None
+
     def __init__(self, **limits: float) -> None:
         limit_values = {
             "max_request_bytes": LONGEST,
@@ -44,7 +48,7 @@ class Service:
             **limits,
         }
         self.settings = SimpleNamespace(
-            model="shop", version=3, serving=Serving(limits=Limits.model_validate(limit_values))
+            model="shop", version=3, serving=Serving(limits=Limits.model_validate(limit_values)), stack_secrets=None
         )
         self.outputs = ("score",)
         self.counted: list[tuple[str, int]] = []
