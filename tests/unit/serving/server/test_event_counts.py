@@ -574,8 +574,8 @@ def test_rows_dated_ahead_are_scored_with_the_values_that_training_computes(shop
     rows = build_table(*sections, tmp_path / "table").scan().sort(Columns.IMPRESSION).collect().head(4)
     expected = sum((rows[name] * 10.0**number for number, name in enumerate(NAMES)), pl.zeros(rows.height, eager=True))
     np.testing.assert_allclose([*scores[:2], *scores[3:]], expected, rtol=1e-5)
-    # The features user_now and page_now, of weights 1 and 100, count the two earlier rows.
-    assert scores[3] == scores[4] == pytest.approx(101 * np.log(3))
+    # The features user_now, page_now and pair_rows, of weights 1, 100 and 10 000, count the two earlier rows.
+    assert scores[3] == scores[4] == pytest.approx(10_101 * np.log(3))
 
 
 def test_a_model_without_live_counts_logs_its_rows_for_other_models(shop: Shop, tmp_path: Path) -> None:
