@@ -76,10 +76,10 @@ class LogisticRanker(Ranker[LogisticModel]):
             on_epoch(history[-1])
             if stopping.improved(epoch, history[-1]["validation_log_loss"]):
                 best = bins, l2, *self._weights(solvers[bins, l2])
-            if epoch >= _CHOOSE_AFTER:
-                encoded_rows_by_bins, solvers = {bins: encoded_rows_by_bins[bins]}, {(bins, l2): solvers[bins, l2]}
             if stopping.patience_ended:
                 break
+            if epoch >= _CHOOSE_AFTER:
+                encoded_rows_by_bins, solvers = {bins: encoded_rows_by_bins[bins]}, {(bins, l2): solvers[bins, l2]}
         bins, l2, self.coefficients, self.intercept = best
         self.one_hot = encoded_rows_by_bins[bins].one_hot
         self._set_unknown(learning)

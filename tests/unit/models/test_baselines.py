@@ -101,6 +101,20 @@ def test_logistic_regression_chooses_penalty_bins_and_passes_by_the_validation_d
     assert min(float(line["validation_log_loss"] or 0) for line in strict.history) > min(losses) + 0.01
 
 
+def test_the_best_pass_may_have_other_bins_than_the_last_one(
+    table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {False: iter([0.5, 0.4, 0.6]), True: iter([0.6, 0.5, 0.45])}  # without and with bins, pass by pass
+
+    def validate(_: LogisticRanker, __: Any, encoded_rows: Any) -> dict[str, float | None]:
+        return {"validation_log_loss": next(losses[encoded_rows.one_hot.edges is not None]), "validation_auc": 0.6}
+
+    monkeypatch.setattr(LogisticRanker, "_validate", validate)
+    section = LogisticModel(features=("age", "user_id"), bins=(0, 8), l2=(1e-5,))
+    record = LogisticRanker(section).fit(table, runtime)
+    assert (record.best_epoch, [line["bins"] for line in record.history]) == (2, [0, 0, 8])
+
+
 def test_logistic_regression_is_refitted_on_all_days_and_read_back(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
 ) -> None:
