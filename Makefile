@@ -148,10 +148,10 @@ watch: $(READY) ## look at SPEC's live traffic once, or again and again: make wa
 
 drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (under ten minutes)
 	@rm -rf "$(RUNS)/drill"
-	@$(BIN)/python -m tests.simulation drill --runs "$(RUNS)/drill"
+	@$(BIN)/shortlist drill --runs "$(RUNS)/drill"
 
 loop: $(READY) $(READY_TRITON) ## show releases to the users of a generated world for 28 days, train on what they click, and compare the reward [SET=key=value]
-	@$(BIN)/python -m tests.simulation loop $(if $(filter-out demo,$(SPEC)),$(SPEC)) $(if $(SET),--set "$$SET") --runs $(RUNS)
+	@$(BIN)/shortlist loop $(if $(filter-out demo,$(SPEC)),$(SPEC)) $(if $(SET),--set "$$SET") --runs $(RUNS)
 
 images: $(READY) ## build the container images, and push them: make images [ONLY=pipeline] [REGISTRY=host/path] [TORCH_INDEX=url] [DRY_RUN=1]
 	@$(BIN)/shortlist images $(if $(ONLY),--only $(ONLY)) $(if $(REGISTRY),--registry $(REGISTRY)) \

@@ -1,4 +1,4 @@
-"""The commands of monitoring: `shortlist watch|alerts|collect|refresh|backfill`."""
+"""The commands of monitoring: `shortlist watch|alerts|collect|refresh|backfill|drill|loop`."""
 
 from __future__ import annotations
 
@@ -140,6 +140,35 @@ def backfill(
 
     location = Path(data) if data else None
     raise typer.Exit(run_backfill_locally(loaded, location, runs, corrected, publish=publish))
+
+
+@commands.command()
+def drill(
+    spec: SpecArgument = "drill",
+    runs: RunsOption = Path("runs/drill"),
+) -> None:
+    """Inject faults and drift into generated traffic, and check that monitoring and retraining recover.
+
+    The exit code is 0 only when every check passes.
+    """
+    from shortlist.drill.drill import run_drill
+    from shortlist.spec.load import load_spec
+
+    raise typer.Exit(0 if run_drill(load_spec(find_spec(spec, runs)), runs).passed else 1)
+
+
+@commands.command()
+def loop(
+    spec: SpecArgument = "loop",
+    slates_per_day: Annotated[int, typer.Option(min=10, help="Expected slates of a day.")] = 5_000,
+    change: SetOption = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Show a release to the users of a generated world day by day, train on what they click, and compare the reward."""
+    from shortlist.loop.loop import run_loop
+    from shortlist.spec.load import load_spec
+
+    run_loop(load_spec(find_spec(spec), change or ()), runs, slates_per_day)
 
 
 def parse_seconds(text: str) -> int:

@@ -17,15 +17,15 @@ from shortlist.data.collected import CollectedLog
 from shortlist.data.world.answering_world import AnsweringWorld
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.loop.in_process_release import InProcessRelease
+from shortlist.loop.loop import LivedLoop, run_loop
+from shortlist.loop.loop_record import Loop
+from shortlist.loop.policies import POLICIES
 from shortlist.slates.recommender import Slate, SlateRequest
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
 from shortlist.storage.storage_config import StorageConfig
-from tests.simulation.loop.in_process_release import InProcessRelease
-from tests.simulation.loop.loop import LivedLoop, run_loop
-from tests.simulation.loop.loop_record import Loop
-from tests.simulation.loop.policies import POLICIES
 from tests.simulation.slate_windows import SlateWindows
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]

@@ -13,12 +13,12 @@ import yaml
 
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.collected import ROWS, CollectedLog
+from shortlist.drill.drill import TRAIN_DAYS, run_drill
 from shortlist.rollout.rollouts import open_rollouts
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
-from tests.simulation.drill.drill import TRAIN_DAYS, run_drill
 
 SHIPPED = Path(__file__).parents[2] / "pipelines/specs/drill.yaml"
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)

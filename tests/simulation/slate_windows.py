@@ -18,10 +18,10 @@ from monitoring.windows.records import WindowReport
 from shortlist.contracts import Columns
 from shortlist.data.world.answering_world import AnsweringWorld
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.loop.in_process_release import InProcessRelease
+from shortlist.loop.policies import slate_matrix
 from shortlist.slates.recommender import Slate, SlateRequest
 from shortlist.spec.spec import Spec
-from tests.simulation.loop.in_process_release import InProcessRelease
-from tests.simulation.loop.policies import slate_matrix
 
 PLACES = 10
 Show = Callable[[Sequence[SlateRequest]], Sequence[Slate]]

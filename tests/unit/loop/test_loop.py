@@ -15,11 +15,11 @@ from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import CollectedLog, CollectedRows
 from shortlist.data.world.answering_world import NO_ITEM, AnsweringWorld
+from shortlist.loop.collected_day import EXPLORED, VERSION, publish_day
+from shortlist.loop.loop import _is_due, first_live_day
+from shortlist.loop.policies import random_slates, slate_matrix
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
-from tests.simulation.loop.collected_day import EXPLORED, VERSION, publish_day
-from tests.simulation.loop.loop import _is_due, first_live_day
-from tests.simulation.loop.policies import random_slates, slate_matrix
 
 SHIPPED = Path(__file__).parents[3] / "pipelines/specs/loop.yaml"
 

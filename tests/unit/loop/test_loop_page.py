@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
+from shortlist.loop.loop_page import loop_headline, loop_table, render_loop, write_loop
+from shortlist.loop.loop_record import Loop, LoopEvent, PolicyDay
+from shortlist.loop.policies import POLICIES
 from tests.page_rules import injected, planted, problems_of
-from tests.simulation.loop.loop_page import loop_headline, loop_table, render_loop, write_loop
-from tests.simulation.loop.loop_record import Loop, LoopEvent, PolicyDay
-from tests.simulation.loop.policies import POLICIES
 
 FIRST = date(2026, 1, 13)
 REWARDS = {"best_possible": 3.0, "loop": 2.5, "frozen": 2.0, "popularity": 1.5, "chance": 1.0}

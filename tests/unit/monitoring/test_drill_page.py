@@ -12,10 +12,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from monitoring.windows.records import Finding, Measure, Problem, Quality, WindowReport
-from shortlist.rollout.page import NO_NUMBER
-from tests.page_rules import injected, planted, problems_of
-from tests.simulation.drill.drill_page import (
+from monitoring.pages.drill_page import (
     Drill,
     Kpi,
     Scenario,
@@ -26,6 +23,9 @@ from tests.simulation.drill.drill_page import (
     time_to_alarm,
     write_drill,
 )
+from monitoring.windows.records import Finding, Measure, Problem, Quality, WindowReport
+from shortlist.rollout.page import NO_NUMBER
+from tests.page_rules import injected, planted, problems_of
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

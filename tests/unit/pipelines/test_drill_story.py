@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from monitoring.pages.drill_page import Drill
 from monitoring.windows.records import Measure, Problem, Quality, RetrainDecision, WindowReport
+from shortlist.drill.drill_report import ChampionChange, DrillDay, summarize_drill
+from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift, GeneratedSource
-from tests.simulation.drill.drill_page import Drill
-from tests.simulation.drill.drill_report import ChampionChange, DrillDay, summarize_drill
-from tests.simulation.drill.world import DrillWorld
 
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 DRIFTS = (

@@ -14,12 +14,12 @@ import pytest
 
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
+from shortlist.drill.users import DrillUsers
+from shortlist.drill.world import DrillWorld
 from shortlist.rollout.states.phases import Phase
 from shortlist.serving.log.logs import ANSWER_SCHEMA
 from shortlist.spec.serving import ReplayTraffic, Serving
 from tests.served_log import append_rows
-from tests.simulation.drill.users import DrillUsers
-from tests.simulation.drill.world import DrillWorld
 
 DAYS = 20
 
@@ -85,7 +85,7 @@ def test_a_day_is_over_when_all_that_was_answered_is_logged(tmp_path: Path) -> N
 
 
 def test_answers_that_are_not_logged_end_the_drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.simulation.drill.users._MAX_LOG_SECONDS", 0.3)
+    monkeypatch.setattr("shortlist.drill.users._MAX_LOG_SECONDS", 0.3)
     stack = Stack(tmp_path)
     stack.logged = False
     with pytest.raises(ShortlistError, match=r"holds 0 of 2 answers of a day, 0\.3 s after the last one"):
@@ -117,7 +117,7 @@ def test_a_rollout_gets_a_day_of_traffic_per_step_until_it_ends(tmp_path: Path) 
 
 
 def test_a_step_that_needs_more_users_gets_another_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.simulation.drill.users._MAX_STEP_SECONDS", 0.1)
+    monkeypatch.setattr("shortlist.drill.users._MAX_STEP_SECONDS", 0.1)
     stack = Stack(tmp_path)
     stack.phase = Phase.WATCHING
     with stack.users().during_rollouts():

@@ -29,20 +29,11 @@ from shortlist.data.world.answering_world import AnsweringWorld, Requests
 from shortlist.data.world.random_streams import Ints, random_stream
 from shortlist.data.world.traffic import SLOTS
 from shortlist.deployment.registration import promote
-from shortlist.runs.local_training import NOT_MEASURED, run_locally
-from shortlist.runs.refresh_runs import run_refresh_locally
-from shortlist.runs.runs_folder import RunsFolder
-from shortlist.slates.filters.base import UserHistory
-from shortlist.slates.past_items import merge_histories
-from shortlist.slates.recommender import SlateRequest
-from shortlist.spec.data import GeneratedSource
-from shortlist.spec.spec import Spec
-from shortlist.tracking.run_context import RunContext
-from tests.simulation.loop.collected_day import EXPLORED, VERSION, publish_day
-from tests.simulation.loop.in_process_release import InProcessRelease
-from tests.simulation.loop.loop_page import loop_table, write_loop
-from tests.simulation.loop.loop_record import Loop, LoopEvent, PolicyDay
-from tests.simulation.loop.policies import (
+from shortlist.loop.collected_day import EXPLORED, VERSION, publish_day
+from shortlist.loop.in_process_release import InProcessRelease
+from shortlist.loop.loop_page import loop_table, write_loop
+from shortlist.loop.loop_record import Loop, LoopEvent, PolicyDay
+from shortlist.loop.policies import (
     BEST_POSSIBLE,
     CHANCE,
     FROZEN,
@@ -54,6 +45,15 @@ from tests.simulation.loop.policies import (
     random_slates,
     slate_matrix,
 )
+from shortlist.runs.local_training import NOT_MEASURED, run_locally
+from shortlist.runs.refresh_runs import run_refresh_locally
+from shortlist.runs.runs_folder import RunsFolder
+from shortlist.slates.filters.base import UserHistory
+from shortlist.slates.past_items import merge_histories
+from shortlist.slates.recommender import SlateRequest
+from shortlist.spec.data import GeneratedSource
+from shortlist.spec.spec import Spec
+from shortlist.tracking.run_context import RunContext
 
 SLATES_PER_DAY: Final = 5_000
 _LOG: Final = "runs.log"

@@ -11,12 +11,12 @@ from typing import Final
 
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
+from shortlist.drill.world import DrillWorld
 from shortlist.rollout.states.phases import Phase
 from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import ANSWER_SCHEMA
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.serving import ReplayTraffic
-from tests.simulation.drill.world import DrillWorld
 
 _OUTCOME_DELAY_SECONDS: Final = 0.1
 _RATE: Final = 200.0

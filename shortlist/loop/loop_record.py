@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
-from tests.simulation.loop.policies import BEST_POSSIBLE, CHANCE, LOOP, POLICIES, Policy
+from shortlist.loop.policies import BEST_POSSIBLE, CHANCE, LOOP, POLICIES, Policy
 
 LAST_DAYS: Final = 7
 """Number of last days that are summarised."""

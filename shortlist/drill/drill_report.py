@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+from monitoring.pages.drill_page import Drill, Kpi, Scenario, champion_hit_rate
 from monitoring.windows.records import RetrainAction, RetrainDecision, WindowReport
+from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift
-from tests.simulation.drill.drill_page import Drill, Kpi, Scenario, champion_hit_rate
-from tests.simulation.drill.world import DrillWorld
 
 KPI_WINDOWS: Final = 3
 """Number of windows whose mean is the KPI before and after a fault."""

@@ -130,7 +130,7 @@ def champion_hit_rate(report: WindowReport) -> float | None:
 
 def render_drill(drill: Drill) -> str:
     """Return the page of a drill as HTML."""
-    return page_templates(Path(__file__).parent).get_template(TEMPLATE).render(
+    return page_templates().get_template(TEMPLATE).render(
         drill=drill,
         headline=drill_headline(drill),
         plot=drill_plot(drill.days, drill.scenarios),

@@ -14,9 +14,13 @@ import polars as pl
 from rich.console import Console
 
 from monitoring.monitoring_job import MonitoringJob
+from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
+from shortlist.drill.drill_report import EXPECTED_ACTIONS, ChampionChange, DrillDay, summarize_drill
+from shortlist.drill.users import DrillUsers
+from shortlist.drill.world import DrillWorld
 from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.plan import Plan
@@ -35,10 +39,6 @@ from shortlist.storage.artefacts import read_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.run_context import RunContext
-from tests.simulation.drill.drill_page import Drill, drill_table, write_drill
-from tests.simulation.drill.drill_report import EXPECTED_ACTIONS, ChampionChange, DrillDay, summarize_drill
-from tests.simulation.drill.users import DrillUsers
-from tests.simulation.drill.world import DrillWorld
 
 TRAIN_DAYS = 10
 """Days that the first model is trained on; the next day is the first live one."""

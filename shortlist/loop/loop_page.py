@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
+from shortlist.loop.loop_record import Loop
+from shortlist.loop.policies import POLICIES, Policy
 from shortlist.report.figures import DASHES, INK, MARKERS, SERIES, Plot, figure_panels, plot
 from shortlist.report.templates import page_environment
 from shortlist.storage.artefacts import write_json, write_text
-from tests.simulation.loop.loop_record import Loop
-from tests.simulation.loop.policies import POLICIES, Policy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
