@@ -7,11 +7,13 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import httpx
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -25,6 +27,7 @@ from shortlist.features.online_stores.registry import ONLINE_STORES
 from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.store import ROW, FeastStore, apply, connect, is_online_view, user_reader, with_answers
 from shortlist.features.view_index import INDEX, StoredView, ViewColumn, ViewIndex
+from shortlist.serving.processes.ports import free_ports
 from shortlist.spec.runtime import FileOf, OnlineStore, Runtime
 from shortlist.storage.artefacts import write_json
 from shortlist.system.project import project_root
@@ -301,6 +304,33 @@ def test_feasts_own_commands_and_client_read_the_store_as_it_is(views: Path, tmp
         past = client.get_historical_features(pl.DataFrame(moment).to_pandas(), [f"{VIEWS[0].name}:rows"]).to_df()
     assert online["rows"] == [rows(store)] == [3]
     assert past["rows"].to_list() == [2]
+
+
+@pytest.mark.long
+def test_feasts_ui_shows_the_views(views: Path, tmp_path: Path) -> None:
+    pytest.importorskip("grpc_health", reason="Feast's page needs grpcio-health-checking")
+    folder = tmp_path / "store"
+    apply(views, folder, "my-spec", SQLiteOnline(), user="user")
+    (port,) = free_ports(1)
+    url, feast = f"http://127.0.0.1:{port}", str(Path(sys.executable).with_name("feast"))
+    command = [feast, "-c", str(folder), "ui", "--host", "127.0.0.1", "--port", str(port)]
+    with (tmp_path / "ui.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 240
+        while True:
+            try:
+                page = httpx.get(url)
+                break
+            except httpx.TransportError:
+                assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "ui.log").read_text()
+                time.sleep(0.2)
+        listed_views = httpx.get(f"{url}/api/v1/feature_views/all").text
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+    assert page.status_code == 200 and "<html" in page.text
+    assert all(view.name in listed_views for view in VIEWS)
 
 
 def test_a_server_of_features_is_named_by_its_variable(
