@@ -58,7 +58,7 @@ class SpecDraft:
     unused: set[str] = field(default_factory=set)
     """Columns of the log that become no feature, by their source names."""
     user_returns: bool = False
-    """Whether users come back on other days, again and again."""
+    """Whether users come back on other days, with so few rows that the newest day is much of what is known."""
     young_share: float = 0.0
     """Share of the rows with items that first came within a day."""
     has_slates: bool = False

@@ -27,8 +27,9 @@ Ask = Callable[[str, RoleChoice], str | None]
 """Gets what is asked for and the likeliest answer; returns the source name of a column, or None."""
 
 _MAX_TRIES: Final = 5
-_MIN_DAYS_TO_SKIP, _MIN_USER_ROWS = 6, 5
-"""Fewest days, and rows per user, with which a user's rate can do without the newest day."""
+_MIN_DAYS_TO_SKIP: Final = 6
+_MIN_USER_ROWS, _MAX_USER_ROWS = 5, 20
+"""Rows per user with which a rate can do without the newest day, and of which that day is a large part."""
 _MIN_CONSTANT_SHARE: Final = 0.98
 _MIN_SLATE_ROWS: Final = 2.0
 """Fewest rows per request, on average, that are worth comparing."""
@@ -149,12 +150,13 @@ def _is_nearly_constant(column: ColumnProfile) -> bool:
 
 
 def _returns(draft: SpecDraft, behaviour: KeyBehaviour) -> bool:
-    """Whether half of the users come back on other days, with many rows each."""
+    """Whether half of the users come back on other days, with few rows each."""
     if draft.user is None or draft.clock is None or len(draft.day_rows) < _MIN_DAYS_TO_SKIP:
         return False
     user = draft.log.column(draft.user)
     lifetime = behaviour.lifetime(user)
-    return lifetime is not None and lifetime.is_lasting and user.rows_per_value >= _MIN_USER_ROWS
+    has_few_rows = _MIN_USER_ROWS <= user.rows_per_value <= _MAX_USER_ROWS
+    return lifetime is not None and lifetime.is_lasting and has_few_rows
 
 
 def _rows_per_request(draft: SpecDraft) -> float:

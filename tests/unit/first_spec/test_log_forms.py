@@ -339,13 +339,20 @@ def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
         assert draft.comments[column].startswith("the item alone determines it: in a table of items")
 
 
-def test_rows_of_a_request_are_compared_and_users_newest_days_skipped(tmp_path: Path) -> None:
+def test_newest_days_of_users_with_few_rows_are_skipped(tmp_path: Path) -> None:
+    clicks().write_csv(tmp_path / "log.csv")
+    text = first_spec(tmp_path)[1].text
+    assert "name: user_id_rate, prior: 10, skip_days: 1}" in text and "name: item_id_rate, prior: 10}" in text
+    clicks(rows=9_000).write_csv(tmp_path / "log.csv")  # 30 rows a user
+    assert "skip_days" not in first_spec(tmp_path)[1].text
+
+
+def test_rows_of_a_request_are_compared(tmp_path: Path) -> None:
     visits().write_csv(tmp_path / "log.csv")
     _, written, spec = first_spec(tmp_path)
     assert spec.data.slate is not None and spec.data.slate.column == "search"
     assert {"product_rate_slate_share", "price_slate_difference"} <= set(spec.features.names)
-    assert "name: shopper_rate, prior: 10, skip_days: 1}" in written.text and spec.features.tile == "1d"
-    assert "name: product_rate, prior: 10}" in written.text
+    assert spec.features.tile == "1d" and "# Rows of one request are compared with each other;" in written.text
 
 
 def test_statistics_are_counted_by_the_hour_where_items_live_a_day(tmp_path: Path) -> None:
