@@ -155,7 +155,10 @@ def model(fitted: Path) -> Path:
     folder = fitted.parent / "model"
     (folder / FOLDER).mkdir(parents=True)
     graph = FeatureGraph(Transformer.load(fitted, "cpu").preprocessing)
-    total = graph.nodes.add("ReduceSum", graph.floats(NAMES), np.array([1]), keepdims=1)
+    floats = graph.floats(NAMES)
+    is_unknown = graph.nodes.add("IsNaN", floats)
+    filled = graph.nodes.add("Where", is_unknown, np.zeros(1, np.float32), floats)  # the unknown id counts as 0
+    total = graph.nodes.add("ReduceSum", filled, np.array([1]), keepdims=1)
     whole, signature = graph.finished(total, SCORE, 1, "own", "sum")
     save(whole, folder / FOLDER / MODEL_FILE)
     signature.write(folder / FOLDER)
