@@ -54,12 +54,15 @@ def computed(
 
 
 def as_floats(table: pl.DataFrame, outputs: list[FeatureColumn]) -> np.ndarray:
-    blocks = [
-        table[output.name].to_numpy() if output.kind == "vector" else table[output.name].cast(pl.Float32).to_numpy()
-        for output in outputs
-        if output.kind != "ids"
-    ]
-    return np.column_stack(blocks)
+    """Return the features as trees read them: the unknown id, 0, is no number."""
+
+    def block(output: FeatureColumn) -> np.ndarray:
+        if output.kind == "vector":
+            return table[output.name].to_numpy()
+        numbers = table[output.name].cast(pl.Float32)
+        return (numbers.replace({0.0: float("nan")}) if output.kind == "id" else numbers).to_numpy()
+
+    return np.column_stack([block(output) for output in outputs if output.kind != "ids"])
 
 
 def assert_same(fitted: Any, outputs: list[FeatureColumn]) -> None:
