@@ -81,7 +81,7 @@ def test_without_the_packages_of_a_cluster_a_command_is_one_sentence(
     days = ("2026-03-01", "2026-03-02") if command == "backfill" else ()
     code, output, wrong = run(command, "--host", server.url, *days)
     assert (code, output) == (2, "")
-    assert wrong.startswith("the packages of a cluster are not installed (no kfp-kubernetes); make submit")
+    assert wrong.startswith("the packages of a cluster are not installed (no kfp-kubernetes); the same command by make")
 
 
 def test_a_missing_host_is_an_error(run: Run) -> None:
