@@ -32,7 +32,7 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.serving.log.logs import prediction_schema
-from shortlist.serving.log.serving_log import ServingLog
+from shortlist.serving.log.serving_log import ServingLog, stream_folder
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.serving.traffic.background import replay_folder
@@ -414,10 +414,17 @@ def _in_hand(kill: Kill) -> pl.Expr:
     return (pl.col("flags").is_in(["UC", "UPE"]) & is_in_flight).fill_null(False)
 
 
+_DISK_BYTES = 256 * 2**20
+
+
 @pytest.fixture(scope="session")
 def stack_up(world: Any) -> Iterator[Live]:
-    """The stack, up for all tests; nothing of it is left afterwards."""
+    """The stack, up for all tests, its streams of predictions on a disk of their own; nothing is left afterwards."""
     live = Live(world)
+    streams = stream_folder(live.paths.predictions)
+    streams.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "shortlist-test", str(streams)]
+    is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0  # not without the rights
     try:
         live.serve()
         yield live
@@ -426,6 +433,29 @@ def stack_up(world: Any) -> Iterator[Live]:
         live.close()
         assert orphan_processes(live.paths.programs) == {}
         assert live.processes() == []
+        if is_mounted:
+            subprocess.run(["umount", "-l", str(streams)], check=True)  # noqa: S607
+
+
+@pytest.fixture
+def full_disk(stack_up: Live) -> Callable[[], Any]:
+    """Return a context manager under which the disk with the streams of predictions has no room."""
+
+    @contextmanager
+    def full() -> Iterator[None]:
+        streams = stream_folder(stack_up.paths.predictions)
+        if not streams.is_mount():
+            pytest.skip("a full disk needs a file system of its own, which cannot be mounted")
+        filler = streams / "filler"
+        try:
+            with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+                while file.write(bytes(4096)):
+                    pass
+            yield
+        finally:
+            filler.unlink()
+
+    return full
 
 
 @pytest.fixture
