@@ -393,7 +393,7 @@ def test_what_a_run_builds_on_is_told_in_one_place(world: World) -> None:
     store = world.folder / "stores" / "feast" / "demo"
     decided = origin.model_copy(update={"cause": TrainingTrigger(trigger="drift", key="0" * 16)})
     assert find_run_baseline(decided, []).previous == ""
-    store.mkdir(parents=True)
+    store.mkdir(parents=True, exist_ok=True)
     write_json(store / "serving.json", {"views": str(world.folder / "fitted-old" / "views")})
     assert find_run_baseline(decided, []) == ("", (), str(world.folder / "fitted-old"))
     assert find_run_baseline(origin, []).previous == ""  # a person's training counts every day
