@@ -229,9 +229,9 @@ def list_corners() -> list[Corner]:
 def build_lines(trials: Sequence[Trial]) -> list[Line]:
     """Return the figures of the results: of each corner, and of all worlds."""
     default = [trial for trial in trials if trial.estimator == DEFAULT_ESTIMATOR]
-    known = [trial for trial in default if trial.is_known]
+    known_trials = [trial for trial in default if trial.is_known]
     errors = {name: _median_error(trials, name) for name in ESTIMATORS}
-    lines = [_line("all corners: interval holds the truth", [trial.covers for trial in known])]
+    lines = [_line("all corners: interval holds the truth", [trial.covers for trial in known_trials])]
     lines += [
         Line("value", f"error of {DEFAULT_ESTIMATOR} against {name}", errors[DEFAULT_ESTIMATOR], "share", name,
              errors[DEFAULT_ESTIMATOR] / errors[name])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from models.unknown_values import rarely_unknown
+from models.unknown_values import find_rarely_unknown_features
 from shortlist.ranking.inputs import LearningTable
 
 _LEAF: Final = -1
@@ -29,8 +29,8 @@ class TreeNodes(NamedTuple):
 
 
 def rarely_missing(learning: LearningTable) -> frozenset[int]:
-    """Return the numbers of the floats of `rarely_unknown` features, in the order of `float_matrix`."""
-    rare, numbers, first = rarely_unknown(learning), set(), 0
+    """Return the numbers of the floats of rarely unknown features, in the order of `float_matrix`."""
+    rare, numbers, first = find_rarely_unknown_features(learning), set(), 0
     for feature in learning.features:
         numbers |= {first} if feature in rare else set()
         first += feature.width or 1
@@ -50,14 +50,14 @@ def choose_directions(trees: Iterable[TreeNodes], floats: frozenset[int]) -> lis
 
 def _choose(tree: TreeNodes, shifts: dict[int, float]) -> dict[int, bool]:
     order, parents = _order(tree)
-    weights, means = _sum_leaves(tree, order)
+    weights, mean_values = _sum_leaves(tree, order)
     goes_left: dict[int, bool] = {}
     for node in order:
         if tree.left[node] == _LEAF or tree.feature[node] not in shifts:
             continue
         sides, number = (tree.left[node], tree.right[node]), tree.feature[node]
         share = _share_of_rows(node, tree, parents, weights, goes_left)
-        to_left, to_right = (shifts[number] + share * (means[side] - means[node]) for side in sides)
+        to_left, to_right = (shifts[number] + share * (mean_values[side] - mean_values[node]) for side in sides)
         goes_left[node] = abs(to_left) <= abs(to_right) if share else weights[sides[0]] >= weights[sides[1]]
         shifts[number] = to_left if goes_left[node] else to_right
     return goes_left
@@ -69,12 +69,12 @@ def _share_of_rows(
     """Return the share of all rows that would reach a node, if all missed the float that it compares."""
     share, child = weights[node] / weights[0], node
     while child in parents:
-        above = parents[child]
-        if tree.feature[above] == tree.feature[node]:
-            if goes_left[above] != (child == tree.left[above]):
+        parent = parents[child]
+        if tree.feature[parent] == tree.feature[node]:
+            if goes_left[parent] != (child == tree.left[parent]):
                 return 0.0
-            share *= weights[above] / weights[child]
-        child = above
+            share *= weights[parent] / weights[child]
+        child = parent
     return share
 
 
@@ -93,12 +93,12 @@ def _order(tree: TreeNodes) -> tuple[list[int], dict[int, int]]:
 def _sum_leaves(tree: TreeNodes, order: list[int]) -> tuple[dict[int, float], dict[int, float]]:
     """Return the weight of the leaves below each node, and their mean log-odds."""
     weights: dict[int, float] = {}
-    means: dict[int, float] = {}
+    mean_values: dict[int, float] = {}
     for node in reversed(order):
         if tree.left[node] == _LEAF:
-            weights[node], means[node] = max(tree.weights[node], 1e-12), tree.values[node]
+            weights[node], mean_values[node] = max(tree.weights[node], 1e-12), tree.values[node]
             continue
         left, right = tree.left[node], tree.right[node]
         weights[node] = weights[left] + weights[right]
-        means[node] = (weights[left] * means[left] + weights[right] * means[right]) / weights[node]
-    return weights, means
+        mean_values[node] = (weights[left] * mean_values[left] + weights[right] * mean_values[right]) / weights[node]
+    return weights, mean_values

@@ -12,7 +12,7 @@ _KNOWN_SHARE: Final = 0.01
 """Share of training rows from which on a model learns from them what an unknown value means."""
 
 
-def rarely_unknown(learning: LearningTable) -> tuple[TableFeature, ...]:
+def find_rarely_unknown_features(learning: LearningTable) -> tuple[TableFeature, ...]:
     """Return the numbers and ids that are null, or the unknown id 0, on fewer than 1 % of the training rows.
 
     Numbers with a fixed value in serving are left out.

@@ -40,9 +40,9 @@ def asked(requires: list[str], extras: tuple[str, ...]) -> Iterator[Requirement]
 
 def locked(installed: list[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return by `name==version` what each needed package asks for, its asked-for extras included."""
-    known = {canonicalize_name(one["metadata"]["name"]): one["metadata"] for one in installed}
-    extras = {name: {*one.get("requested_extras", ())} for name, one in zip(known, installed, strict=True)}
-    waiting = [canonicalize_name(one["metadata"]["name"]) for one in installed if one.get("requested")]
+    known = {canonicalize_name(package["metadata"]["name"]): package["metadata"] for package in installed}
+    extras = {name: {*package.get("requested_extras", ())} for name, package in zip(known, installed, strict=True)}
+    waiting = [canonicalize_name(package["metadata"]["name"]) for package in installed if package.get("requested")]
     found: dict[str, list[Requirement]] = {}
     while waiting:
         name = waiting.pop()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,3 +152,25 @@ def finished(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactor
     (artefacts,) = runs.glob("cache/artefacts/*")
     summary = json.loads((runs / "latest/summary.json").read_text())
     return Finished(copy.deepcopy(small_spec), runs, code, artefacts, summary)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[Path], Any]]:
+    """Return a context manager under which a folder lies on a disk without any room."""
+
+    @contextmanager
+    def full(folder: Path) -> Iterator[None]:
+        folder.mkdir(parents=True, exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "shortlist-test", str(folder)]
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a full disk needs a file system of its own, which cannot be mounted: {done.stderr.strip()}")
+        try:
+            with (folder / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+                while filler.write(bytes(4096)):
+                    pass
+            yield
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)  # noqa: S607
+
+    yield full

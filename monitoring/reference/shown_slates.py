@@ -85,7 +85,7 @@ class SlateReplay:
             ]
             for model, folder in models.items():
                 shown_by_model[model].append(self._show_day(folder, day, requests, candidates))
-        return {model: pl.concat(shown) for model, shown in shown_by_model.items()}
+        return {model: pl.concat(frames) for model, frames in shown_by_model.items()}
 
     def _show_day(
         self, model: Path, day: date, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates]
@@ -169,26 +169,26 @@ def show_slates(
     exported = {model: folder for model, folder in models.items() if (folder / FOLDER).is_dir()}
     references, samples = {}, []
     for model, rows in replay.show(exported, replayed_days).items():
-        shown = empty_as_null(with_side_columns(rows, data, log))
-        if not shown.height:
+        shown_rows = empty_as_null(with_side_columns(rows, data, log))
+        if not shown_rows.height:
             continue
-        references[model] = _describe(shown, kinds, replayed_days, vocabularies, limits)
-        samples.append(shown.with_columns(pl.lit(model).alias("model")))
+        references[model] = _describe(shown_rows, kinds, replayed_days, vocabularies, limits)
+        samples.append(shown_rows.with_columns(pl.lit(model).alias("model")))
     return ReplayedRows(references, pl.concat(samples) if samples else pl.DataFrame())
 
 
 def _describe(
-    shown: pl.DataFrame, kinds: Mapping[str, Kind], days: tuple[date, ...], vocabularies: Mapping[str, ValueIds],
+    shown_rows: pl.DataFrame, kinds: Mapping[str, Kind], days: tuple[date, ...], vocabularies: Mapping[str, ValueIds],
     limits: DriftLimits,
 ) -> ShownReference:  # fmt: skip
     with_score: dict[str, Kind] = {**kinds, SCORE: "numeric"}
-    bins = {name: make_bins(shown[name], kind, limits) for name, kind in with_score.items()}
+    bins = {name: make_bins(shown_rows[name], kind, limits) for name, kind in with_score.items()}
     counts = ColumnCounts(bins, days, vocabularies, date.min)
-    for day, rows in _by_day(shown):
+    for day, rows in _by_day(shown_rows):
         counts.add(day, rows)
     columns = counts.columns()
     scores = columns.pop(SCORE)
-    mean = shown[SCORE].mean()
+    mean = shown_rows[SCORE].mean()
     assert isinstance(mean, float)
     return ShownReference(columns=columns, unknown_shares=counts.unknown_shares(), scores=scores, mean_score=mean)
 

@@ -19,7 +19,7 @@ PART: Final = ":part"
 PART_LINE: Final = ":line"
 _RECORD: Final = (STREAM, OFFSET)
 _PATH: Final = ":path"
-_TAKEN: Final = ":taken"
+_TAKEN_COLUMN: Final = ":taken"
 _TIME: Final = pl.Datetime("us", "UTC")
 _PIECE: Final = pl.Schema(
     {STREAM: pl.String(), OFFSET: pl.Int64(), _PATH: pl.String(), "oldest": _TIME, "newest": _TIME,
@@ -76,14 +76,14 @@ def mature_answers(
     every_file = frozenset(file_column(table, "size_bytes"))
     records = _uncovered_records(log, table, every_file - collected_files, covered)
     records = _mark_taken_records(records, due, most_rows, waiting_times)
-    taken = records.filter(_TAKEN)
+    taken_records = records.filter(_TAKEN_COLUMN)
     mature = MatureAnswers(problems=list(log.problems))
-    mature.waiting = int(records["answers"].sum() or 0) - int(taken["answers"].sum() or 0)
-    mature.collected_files = every_file - _files(records.filter(~pl.col(_TAKEN))) - log.unreadable.keys()
-    if taken.is_empty():
+    mature.waiting = int(records["answers"].sum() or 0) - int(taken_records["answers"].sum() or 0)
+    mature.collected_files = every_file - _files(records.filter(~pl.col(_TAKEN_COLUMN))) - log.unreadable.keys()
+    if taken_records.is_empty():
         return mature
-    names = taken.select(*_RECORD)
-    for rows in log.read_files(table, None, None, _files(taken)):
+    names = taken_records.select(*_RECORD)
+    for rows in log.read_files(table, None, None, _files(taken_records)):
         of_batch = rows.join(names, on=_RECORD, how="semi", maintain_order="left")
         part = pl.concat_str(STREAM, pl.lit("-"), OFFSET).alias(PART)
         mature.frames.append(of_batch.with_columns(part, (pl.col(LINE).cast(pl.Int64) + 1).alias(PART_LINE)))
@@ -149,8 +149,10 @@ def _mark_taken_records(
         is_free = is_free & ~((pl.col("oldest") <= last) & (pl.col("newest") >= first)).fill_null(value=False)
     may_be_taken = records.select(is_due & is_free).to_series().alias("may")
     counted = pl.when("may").then("rows").otherwise(0)
-    before = counted.cum_sum() - counted
-    return records.with_columns(may_be_taken).with_columns((pl.col("may") & (before < most_rows)).alias(_TAKEN))
+    rows_before = counted.cum_sum() - counted
+    return records.with_columns(may_be_taken).with_columns(
+        (pl.col("may") & (rows_before < most_rows)).alias(_TAKEN_COLUMN)
+    )
 
 
 def _spans(records: pl.DataFrame, blocked: Sequence[tuple[str, str, int, int]]) -> list[LogSpan]:
@@ -161,8 +163,10 @@ def _spans(records: pl.DataFrame, blocked: Sequence[tuple[str, str, int, int]]) 
         passed = passed + (is_of_stream & (pl.col(OFFSET) > end)).cast(pl.Int32)
         inside = inside | (is_of_stream & pl.col(OFFSET).is_between(begin, end))
     alone = pl.when(inside).then(OFFSET)
-    runs = records.with_columns(run=pl.struct(STREAM, _TAKEN, passed.alias("passed"), alone.alias("alone")).rle_id())
-    ends = runs.filter(_TAKEN).group_by("run", maintain_order=True).agg(
+    runs = records.with_columns(
+        run=pl.struct(STREAM, _TAKEN_COLUMN, passed.alias("passed"), alone.alias("alone")).rle_id()
+    )
+    ends = runs.filter(_TAKEN_COLUMN).group_by("run", maintain_order=True).agg(
         pl.col(STREAM).first(), pl.col(OFFSET).first().alias("first"), pl.col(OFFSET).last().alias("last")
     )  # fmt: skip
     columns = ends.select(STREAM, "first", "last")

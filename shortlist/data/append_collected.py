@@ -148,6 +148,6 @@ class CollectedAppender:
             detail = reasons.slice(start, rows.height)
             start += rows.height
             failures = [RowFailure(SHARE, detail.is_not_null(), detail.drop_nulls() + limit)] if detail.count() else []
-            kept, refused = split_failures(rows.drop(*CONTRIBUTORS, _BROKEN), failures)
+            accepted_rows, refused = split_failures(rows.drop(*CONTRIBUTORS, _BROKEN), failures)
             self._rejected.append(refused)
-            yield kept
+            yield accepted_rows

@@ -266,7 +266,7 @@ class Features(Section):
         return self
 
     @model_validator(mode="after")
-    def _read_features_come_before(self) -> Self:
+    def _expressions_read_earlier_features(self) -> Self:
         earlier_features: dict[str, Feature] = {}
         for feature in self.columns:
             for name in feature.reads_features if isinstance(feature, FeatureReader) else ():

@@ -211,8 +211,8 @@ class Gates(Section):
     def _columns_read(self, data: Data) -> Iterator[str]:
         for declared in self.conditions:
             yield from (name for name in compile_expression(declared.where).columns if name not in COLD_COLUMNS)
-        words = {word for query in self.queries.values() for word in re.findall(r"\w+", query.sql.lower())}
-        yield from (name for name in data.by_name if name.lower() in words)
+        query_terms = {term for query in self.queries.values() for term in re.findall(r"\w+", query.sql.lower())}
+        yield from (name for name in data.by_name if name.lower() in query_terms)
 
 
 def check_gate_columns(gates: Gates, data: Data) -> None:

@@ -60,8 +60,8 @@ class ObjectStore:
         """Address, without a slash at its end."""
         self._scheme, _, self._path = self.root.partition("://")
         if self._scheme not in OBJECT_STORES and self._scheme not in OBJECT_STORES.complete():
-            known = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
-            raise ShortlistError(f"{url}: no object store is known by '{self._scheme}'; wanted one of {known}")
+            schemes = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
+            raise ShortlistError(f"{url}: no object store is known by '{self._scheme}'; wanted one of {schemes}")
 
     @classmethod
     def in_folder(cls, folder: Path) -> Self:

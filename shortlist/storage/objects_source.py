@@ -63,12 +63,12 @@ class SourceFiles(ObjectStore):
             ShortlistError: The store is unavailable or refuses, or its bucket is gone.
         """
         with self._explained():
-            listed = [file for files in self._client.list(self._folder or None) for file in files]
-            if not listed and self._folder:
+            object_files = [file for files in self._client.list(self._folder or None) for file in files]
+            if not object_files and self._folder:
                 with suppress(FileNotFoundError):
-                    listed = [self._client.head(self._folder)]
+                    object_files = [self._client.head(self._folder)]
         files = []
-        for file in listed:
+        for file in object_files:
             name = file["path"].removeprefix(self._folder).strip("/") or PurePosixPath(self._folder).name
             path = PurePosixPath(name)
             is_hidden = any(part.startswith((".", "_")) for part in path.parts)

@@ -20,7 +20,7 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json
 from shortlist.storage.tables import DayTable
-from shortlist.training.earlier_log import LogSource, is_read_in_another_way, lenient_declaration, read_log_of
+from shortlist.training.earlier_log import LogSource, is_read_differently, lenient_declaration, read_log_of
 from shortlist.training.scores import score
 
 
@@ -34,7 +34,7 @@ def score_model(
     features = Features.model_validate(saved["features"])
     gates = Gates.model_validate(saved["gates"]) if saved["gates"] else None
     data_then = Data.model_validate(saved["data"])
-    declared_then = is_read_in_another_way(Preprocessing.load(preprocessing).plan, declared.data)
+    declared_then = is_read_differently(Preprocessing.load(preprocessing).plan, declared.data)
     with TemporaryDirectory(dir=out) as scratch:
         data, fitted_for_champion = declared.data, fitted
         if declared_then:

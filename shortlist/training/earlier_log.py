@@ -28,26 +28,26 @@ class LogSource(NamedTuple):
     """Time at and after which no row is read, ISO 8601; may be empty."""
 
 
-def is_read_in_another_way(planned: Plan, data: Data) -> bool:
+def is_read_differently(planned: Plan, data: Data) -> bool:
     """Return whether a column that features read has another place, type or role in the log as it is declared now."""
-    then, now = planned.declared, DeclaredColumns(data)
-    roles_then = then.data.user, then.data.item, then.data.slate, then.timezone
+    declared_then, now = planned.declared, DeclaredColumns(data)
+    roles_then = declared_then.data.user, declared_then.data.item, declared_then.data.slate, declared_then.timezone
     if roles_then != (data.user, data.item, data.slate, now.timezone):
         return True
-    for name in {*planned.read, *planned.read_for_counting} & then.data.by_name.keys():
-        if name not in data.by_name or then.row_column(name) != now.row_column(name):
+    for name in {*planned.read, *planned.read_for_counting} & declared_then.data.by_name.keys():
+        if name not in data.by_name or declared_then.row_column(name) != now.row_column(name):
             return True
-        before, after = then.column(name), now.column(name)
-        if (before.type, before.tag_type) != (after.type, after.tag_type):
+        earlier_column, present_column = declared_then.column(name), now.column(name)
+        if (earlier_column.type, earlier_column.tag_type) != (present_column.type, present_column.tag_type):
             return True
     return False
 
 
-def lenient_declaration(then: Data, now: Data) -> Data:
+def lenient_declaration(declared_then: Data, now: Data) -> Data:
     """Return a declaration of earlier whose rules refuse rows alone, with today's split."""
-    rules = then.rules.model_copy(update={"off": CAN_WARN, "warn": (), "undeclared_columns": "ignore"})
-    live = then.live.model_copy(update={"collect": False})
-    return then.model_copy(update={"rules": rules, "live": live, "split": now.split})
+    rules = declared_then.rules.model_copy(update={"off": CAN_WARN, "warn": (), "undeclared_columns": "ignore"})
+    live = declared_then.live.model_copy(update={"collect": False})
+    return declared_then.model_copy(update={"rules": rules, "live": live, "split": now.split})
 
 
 def read_log_of(data: Data, source: LogSource | None, runtime: Runtime, folder: Path) -> Path:

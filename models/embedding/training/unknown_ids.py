@@ -13,7 +13,7 @@ from models.embedding.network.embedding_model import EmbeddingModel
 from models.embedding.reading.layout import Layout
 from models.embedding.table.cached_embeddings import CachedTable
 from models.embedding.table.sharded import ShardedTable
-from models.unknown_values import rarely_unknown
+from models.unknown_values import find_rarely_unknown_features
 from shortlist.ranking.inputs import LearningTable
 
 _ROWS: Final = 100_000
@@ -36,9 +36,11 @@ def average_unknown_ids(
         learning: The rows it was trained on.
         predict: Returns the network's scores of rows.
     """
-    unknown = rarely_unknown(learning)
+    rare_features = find_rarely_unknown_features(learning)
     rare = [
-        (feature, start) for feature, start in zip(layout.singles, layout.starts, strict=False) if feature in unknown
+        (feature, start)
+        for feature, start in zip(layout.singles, layout.starts, strict=False)
+        if feature in rare_features
     ]
     if isinstance(model.table, ShardedTable) or not rare:
         return  # a worker that writes no model, or nothing to set

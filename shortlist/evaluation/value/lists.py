@@ -60,8 +60,8 @@ class ShownRows:
 
     def seen_places(self, places: int) -> Floats:
         """Return the share of the requests in which each place was seen, shape (K,)."""
-        seen: Floats = np.bincount(self.place_R, minlength=places) / max(self.requests, 1)
-        return seen
+        seen_shares: Floats = np.bincount(self.place_R, minlength=places) / max(self.requests, 1)
+        return seen_shares
 
 
 class ValuedList(ABC):
@@ -159,8 +159,8 @@ def collect_evidence(
     model = RewardModel.fit(row_features, rows.place_R, rows.reward_R, rows.user_R, places)
     examination = model.examination_K
     # A list may be longer than the pages of the log, whose users saw nothing there.
-    seen = np.append(rows.seen_places(places), np.zeros(_MAX_PLACES))
-    place_exposure = seen[:places] * examination
+    seen_shares = np.append(rows.seen_places(places), np.zeros(_MAX_PLACES))
+    place_exposure = seen_shares[:places] * examination
     list_exposure = np.append(place_exposure, np.zeros(_MAX_PLACES))
     expected = model.expected(row_features, rows.user_R, rows.place_R)
     evidence = {}
@@ -172,7 +172,7 @@ def collect_evidence(
             expected=expected,
             examination=examination[rows.place_R],
             weight=weight,
-            list_expected=valued_list.expected(model, seen)[rows.user_Q],
+            list_expected=valued_list.expected(model, seen_shares)[rows.user_Q],
             list_exposure=valued_list.total_exposure(list_exposure)[rows.user_Q],
             user=rows.user_Q,
         )

@@ -52,16 +52,20 @@ class RewardModel:
         largest = max(float(reward.max(initial=0.0)), 1e-12)
         target = reward / largest
         design = np.concatenate([np.ones((place.size, 1)), features], axis=1)
-        others = [user % FOLDS != fold for fold in range(FOLDS)]
+        training_rows_by_fold = [user % FOLDS != fold for fold in range(FOLDS)]
         position_based = _fit_position_based(design, place, target, weight, places)
         additive = _fit_additive(design, place, target, weight, places)
         log_odds = None
         if additive.loss < position_based.loss:
-            fits = [_fit_additive(design[rows], place[rows], target[rows], weight[rows], places) for rows in others]
+            fits = [
+                _fit_additive(design[rows], place[rows], target[rows], weight[rows], places)
+                for rows in training_rows_by_fold
+            ]
             log_odds = np.stack([fit.place_effects for fit in fits])
         else:
             fits = [
-                _fit_position_based(design[rows], place[rows], target[rows], weight[rows], places) for rows in others
+                _fit_position_based(design[rows], place[rows], target[rows], weight[rows], places)
+                for rows in training_rows_by_fold
             ]
         return cls(np.stack([fit.coefficients for fit in fits]), position_based.place_effects, log_odds, largest)
 

@@ -42,8 +42,8 @@ _PREDICTIONS: Final = (
     "scores",
     "slate:asked",
 )
-_MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
-"""Largest difference between the clocks of a server and of the controller."""
+MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
+"""Largest difference between the clocks of a server, or a pod, and of the controller."""
 
 
 class EvidenceReader:
@@ -79,7 +79,7 @@ class EvidenceReader:
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
         self._access = access or [AccessLogFolder(paths.logs)]
-        oldest = None if since is None else since - _MAX_CLOCK_SKEW
+        oldest = None if since is None else since - MAX_CLOCK_SKEW
         predictions = ServingLog.of_spec(paths, "predictions", ANSWER_SCHEMA)
         self._predictions = LogFollower(predictions, _PREDICTIONS, oldest)
         labels = guarded or {}

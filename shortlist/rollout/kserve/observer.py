@@ -17,7 +17,7 @@ from shortlist.rollout.checks.health import CheckResult
 from shortlist.rollout.checks.observations import Observation
 from shortlist.rollout.evidence.access_log import SCHEMA
 from shortlist.rollout.evidence.counts import RequestTotals
-from shortlist.rollout.evidence.reader import EvidenceReader, is_routed_by_user
+from shortlist.rollout.evidence.reader import MAX_CLOCK_SKEW, EvidenceReader, is_routed_by_user
 from shortlist.rollout.kserve.fleet import KubeFleet
 from shortlist.rollout.kserve.gateway_metrics import (
     GatewayMetrics,
@@ -49,8 +49,6 @@ _COLUMNS: Final = (
     "status",
     "latency_ms",
 )
-_MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
-"""Largest difference between the clocks of a pod and of the controller."""
 _PATH: Final = "/infer"
 """Path of all requests in the prediction log."""
 
@@ -75,7 +73,7 @@ class ServedRequests:
         settled_seconds: float = SETTLED_SECONDS,
         since: datetime | None = None,
     ) -> None:
-        self._follower = LogFollower(predictions, _COLUMNS, None if since is None else since - _MAX_CLOCK_SKEW)
+        self._follower = LogFollower(predictions, _COLUMNS, None if since is None else since - MAX_CLOCK_SKEW)
         self._rollout, self._settled = rollout, timedelta(seconds=settled_seconds)
         self._waiting_rows: pl.DataFrame | None = None
 

@@ -112,7 +112,7 @@ def read_logged_requests(
     numbers = rows.select(data.request, data.user).join(
         numbered, on=[data.request, data.user], how="left", maintain_order="left"
     )["request:number"]
-    shown = ShownRows(
+    shown_rows = ShownRows(
         request_R=numbers.cast(pl.Int64).to_numpy(),
         user_Q=request_user.cast(pl.Int64).to_numpy(),
         item_R=catalogue.find_rows(rows[data.item]).astype(np.int64),
@@ -120,7 +120,7 @@ def read_logged_requests(
         propensity_R=rows[data.propensity].cast(pl.Float64).to_numpy(),
         reward_R=compile_expression(reward).evaluate_numbers(rows),
     )
-    return LoggedRequests(reward, shown, len(days), places, _read_truth(data, requests, reward))
+    return LoggedRequests(reward, shown_rows, len(days), places, _read_truth(data, requests, reward))
 
 
 def _read_truth(data: Data, requests: pl.DataFrame, reward: str) -> TrueValues | None:
@@ -160,16 +160,16 @@ def collect_list_evidence(
     requests: LoggedRequests, lists: Mapping[str, Rows], catalogue: Catalogue, score_pairs: ScorePairs
 ) -> dict[str, ValueEvidence]:
     """Return the evidence on lists and on random items, with the arguments of `write_slate_value`."""
-    shown, places = requests.shown, requests.places
+    shown_rows, places = requests.shown, requests.places
     items_by_list: dict[str, Ints] = {name: rows[:, :places].astype(np.int64) for name, rows in lists.items()}
     users = len(next(iter(items_by_list.values())))
     sample = np.random.default_rng(_SEED).integers(0, catalogue.size, (users, _RANDOM_ITEMS))
-    features = _ItemFeatures(shown, [*items_by_list.values(), sample], sample, catalogue, score_pairs)
+    features = _ItemFeatures(shown_rows, [*items_by_list.values(), sample], sample, catalogue, score_pairs)
     valued: dict[str, ValuedList] = {
         name: ItemLists(items, features.of(items)) for name, items in items_by_list.items()
     }
     valued[CHANCE] = RandomLists(catalogue.size, places, features.of(sample))
-    return collect_evidence(shown, features.of_rows(), valued)
+    return collect_evidence(shown_rows, features.of_rows(), valued)
 
 
 class _ItemFeatures:
@@ -180,13 +180,13 @@ class _ItemFeatures:
     """
 
     def __init__(
-        self, shown: ShownRows, lists: list[Ints], sample: Ints, catalogue: Catalogue, score_pairs: ScorePairs
+        self, shown_rows: ShownRows, lists: list[Ints], sample: Ints, catalogue: Catalogue, score_pairs: ScorePairs
     ) -> None:
-        self._shown = shown
+        self._shown = shown_rows
         self._stride = catalogue.size + 1
         users = len(lists[0])
         of_lists = [np.repeat(np.arange(users), items.shape[1]) * self._stride + items.reshape(-1) for items in lists]
-        of_rows = shown.user_R * self._stride + shown.item_R
+        of_rows = shown_rows.user_R * self._stride + shown_rows.item_R
         keys = np.unique(np.concatenate([*of_lists, of_rows]))
         self._keys = keys[(keys % self._stride) < catalogue.size]
         user_of_key, item = np.divmod(self._keys, self._stride)

@@ -374,7 +374,7 @@ class ItemScores:
         scores: Sequence[Mapping[str, np.ndarray]],
     ) -> None:  # fmt: skip
         self._scorer, self._requests = scorer, requests
-        self._known = pl.concat(
+        self._candidate_scores = pl.concat(
             pl.DataFrame(
                 {
                     "user": np.full(len(request_candidates.items), number, np.int64),
@@ -393,8 +393,10 @@ class ItemScores:
             items: Ids of the items.
         """
         pairs = pl.DataFrame({"user": users, "item": items})
-        known = pairs.join(self._known, on=["user", "item"], how="left", maintain_order="left")["score"]
-        scores, is_unknown = known.to_numpy(writable=True), known.is_null().to_numpy()
+        known_scores = pairs.join(self._candidate_scores, on=["user", "item"], how="left", maintain_order="left")[
+            "score"
+        ]
+        scores, is_unknown = known_scores.to_numpy(writable=True), known_scores.is_null().to_numpy()
         items_by_user = {user: rows["item"] for (user,), rows in _groups(pairs.filter(is_unknown), "user")}
         scored = self._scorer.score_all([self._requests[user] for user in items_by_user], [*items_by_user.values()])
         scores[is_unknown] = np.concatenate([np.empty(0), *(user_scores for user_scores, _ in scored)])

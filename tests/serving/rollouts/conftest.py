@@ -438,7 +438,7 @@ def stack_up(world: Any) -> Iterator[Live]:
 
 
 @pytest.fixture
-def full_disk(stack_up: Live) -> Callable[[], Any]:
+def full_stream_disk(stack_up: Live) -> Callable[[], Any]:
     """Return a context manager under which the disk with the streams of predictions has no room."""
 
     @contextmanager

@@ -22,12 +22,14 @@ from shortlist.tracking.registry import UnknownVersionError
 pytestmark = pytest.mark.long
 
 
-def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly(live: Any, full_disk: Any) -> None:
+def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly(
+    live: Any, full_stream_disk: Any
+) -> None:
     # The log holds 300 answers before it drops any: about 4 s of these users, and much longer on a busy machine.
     rollout = live.begin(live.other_version, live.deployer_with({}, {"deadline_seconds": 20}))
     live.reaches(Phase.WATCHING, 10)
     count_before = dropped(live)
-    with full_disk():
+    with full_stream_disk():
         live.until(lambda: dropped(live) > count_before + 50, "no answers are dropped")
         # One look may find a busy server silent.
         live.until(lambda: complains(live), "status says nothing of a full disk")
