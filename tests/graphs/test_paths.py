@@ -19,20 +19,24 @@ from shortlist.system.project import PACKAGES
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
+ROWS = 20_000
 COMMAND = "from shortlist.cli import main; main()"
 
 
 def write_clicks(folder: Path) -> None:
     draw = np.random.default_rng(5)
-    users, items = draw.integers(0, 90, 6_000), draw.integers(0, 30, 6_000)
-    log_odds = -1 + draw.normal(0, 1, 30)[items] + draw.normal(0, 0.6, 90)[users]
-    seconds = np.sort(draw.integers(0, 10 * 86_400, 6_000))
+    users, items = draw.integers(0, 90, ROWS), draw.integers(0, 30, ROWS)
+    tastes = draw.normal(0, 1.5, (3, 3))[users % 3, items % 3]
+    log_odds = -1 + draw.normal(0, 1, 30)[items] + draw.normal(0, 1, 90)[users] + tastes
+    seconds = np.sort(draw.integers(0, 10 * 86_400, ROWS))
     folder.mkdir(parents=True)
     pl.DataFrame(
         {
             "user_id": users,
             "item_id": items,
-            "clicked": (draw.random(6_000) < 1 / (1 + np.exp(-log_odds))).astype(np.int8),
+            "user_group": users % 3,
+            "item_group": items % 3,
+            "clicked": (draw.random(ROWS) < 1 / (1 + np.exp(-log_odds))).astype(np.int8),
             "time": [datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=int(second)) for second in seconds],
         }
     ).write_csv(folder / "the log.csv")
