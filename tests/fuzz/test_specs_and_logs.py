@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import Phase, find, given, settings
 from pydantic import BaseModel
 from schemathesis import GenerationMode
 
@@ -99,12 +99,12 @@ def test_drawn_sections_reach_every_kind_of_model(kind: str) -> None:
     find(
         models,
         lambda drawn: any(isinstance(model, dict) and model.get("kind") == kind for model in drawn.values()),
-        settings=settings(max_examples=2_000, database=None),
+        settings=settings(max_examples=2_000, database=None, phases=[Phase.generate]),
     )
 
 
 def test_some_drawn_specs_are_valid() -> None:
-    find(SPECS["sections"], specs.is_valid, settings=settings(max_examples=200, database=None))
+    find(SPECS["sections"], specs.is_valid, settings=settings(max_examples=200, database=None, phases=[Phase.generate]))
 
 
 def test_a_section_that_breaks_its_reader_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     run_drill(small(), runs)
     (scenario,) = json.loads((runs / "latest/drill.json").read_text())["scenarios"]
     assert (scenario["decision"], scenario["retrained"], scenario["promoted"]) == ("retrain", True, True)
+    assert "auc" in scenario["columns_named"]  # no column looks different: what tells is how well the model ranks
     assert scenario["auc_promoted"] > scenario["auc_frozen"] > 0.5  # on later live rows
 
     # One run of the monitoring graph, which was told no cause, collected, decided, trained and rolled out.
@@ -147,20 +148,6 @@ def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path:
     assert orphan_processes(ServingPaths.for_spec(runs, "drill").programs) == {}  # nothing is left running
     with pytest.raises(ShortlistError, match="a drill needs a new folder"):
         run_drill(spec, runs)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1_800)  # two trainings and a canary
-def test_changed_tastes_are_learnt_from_what_was_served(tmp_path: Path) -> None:
-    """No column looks different: what tells is how well the model ranks."""
-    spec = shorter({"kind": "changed_tastes", "from_day": 12, "strength": 1.0}, days=20)
-    runs = tmp_path / "runs"
-    assert run_drill(spec, runs).passed
-    (scenario,) = json.loads((runs / "latest/drill.json").read_text())["scenarios"]
-    assert (scenario["decision"], scenario["retrained"], scenario["promoted"]) == ("retrain", True, True)
-    assert "auc" in scenario["columns_named"]
-    assert scenario["collected_rows_trained_on"] > 10_000
-    assert scenario["auc_promoted"] > scenario["auc_frozen"] > 0.5  # on later live rows
 
 
 def test_a_world_that_does_not_break_is_no_drill(tmp_path: Path) -> None:
