@@ -46,26 +46,29 @@ class OneHot:
         """Return the encoded rows of a frame, shape (rows, floats + buckets), float32."""
         floats = float_matrix(frame, select_floats(self.features))
         standard = np.nan_to_num((floats - self.mean) * self.scale, nan=0.0)
-        blocks = [sparse.csr_matrix(standard), self._encode_ids(frame)]
+        buckets = self._encode_columns(frame)
+        columns = np.empty((frame.height, standard.shape[1] + buckets.shape[1]), np.int32)
+        values = np.ones(columns.shape, np.float32)
+        columns[:, : standard.shape[1]], values[:, : standard.shape[1]] = np.arange(standard.shape[1]), standard
+        columns[:, standard.shape[1] :] = buckets + np.int32(standard.shape[1])
+        starts = np.arange(frame.height + 1, dtype=np.int32) * np.int32(columns.shape[1])
+        rows = sparse.csr_matrix((values.ravel(), columns.ravel(), starts), shape=(frame.height, self.width))
         lists = [feature for feature in self.features if feature.kind == "ids"]
-        blocks += [self._encode_list(frame, feature, number) for number, feature in enumerate(lists, start=1)]
-        blocks += [] if self.edges is None else [self._encode_bins(frame)]
-        ids = sum(blocks[2:], start=blocks[1])
-        return sparse.hstack([blocks[0], ids], format="csr", dtype=np.float32)
+        no_floats = sparse.csr_matrix((frame.height, standard.shape[1]), dtype=np.float32)
+        for number, feature in enumerate(lists, start=1):
+            rows += sparse.hstack([no_floats, self._encode_list(frame, feature, number)], format="csr")
+        return rows
 
-    def _encode_ids(self, frame: pl.DataFrame) -> sparse.csr_matrix:
-        buckets = self._encode_id_columns(frame)
-        return self._one_hot(buckets.ravel(), np.arange(frame.height + 1) * buckets.shape[1], 1.0)
+    def _encode_columns(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return the buckets of single ids, then those of the numbers' bins, shape (rows, ids + bins)."""
+        columns = [self._encode_id_columns(frame)] + ([] if self.edges is None else [self._encode_bin_columns(frame)])
+        return np.concatenate(columns, axis=1)
 
     def _encode_id_columns(self, frame: pl.DataFrame) -> np.ndarray:
         """Return the bucket of each single id, shape (rows, ids)."""
         singles = [feature for feature in self.features if feature.kind == "id"]
         ids = fused_rows(frame, singles, [0] * len(singles))
         return hash_ids(ids, np.arange(len(singles)), self.buckets)
-
-    def _encode_bins(self, frame: pl.DataFrame) -> sparse.csr_matrix:
-        buckets = self._encode_bin_columns(frame)
-        return self._one_hot(buckets.ravel(), np.arange(frame.height + 1) * buckets.shape[1], 1.0)
 
     def _encode_bin_columns(self, frame: pl.DataFrame) -> np.ndarray:
         """Return the bucket of each number's bin, shape (rows, numbers)."""
@@ -108,8 +111,7 @@ class OneHot:
             coefficients: Coefficients of the buckets.
             weights: Weight of each row in both sums.
         """
-        columns = [self._encode_id_columns(frame)] + ([] if self.edges is None else [self._encode_bin_columns(frame)])
-        buckets = np.concatenate(columns, axis=1)
+        buckets = self._encode_columns(frame)
         lists = [feature for feature in self.features if feature.kind == "ids"]
         list_blocks = [self._encode_list(frame, feature, number) for number, feature in enumerate(lists, start=1)]
         terms = [weights @ coefficients[buckets], [weights @ (block @ coefficients) for block in list_blocks]]
@@ -144,13 +146,20 @@ def select_floats(features: Sequence[TableFeature]) -> list[TableFeature]:
 
 
 def hash_ids(ids: np.ndarray, column: np.ndarray, buckets: int) -> np.ndarray:
-    """Return the hash bucket of each id; it depends on the column too (SplitMix64, Steele 2014).
+    """Return the hash bucket of each id, int32, in the shape of the ids; it depends on the column too.
+
+    Args:
+        ids: Integers, shape (rows, columns), or (rows,) for one column, or (columns,).
+        column: Number of each column.
+        buckets: Number of buckets.
 
     >>> hash_ids(np.array([7, 7]), np.array([0, 1]), 1000).tolist()
     [487, 804]
     """
-    mixed = ids.astype(np.uint64) + (column.astype(np.int64) + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    buckets_of_ids: np.ndarray = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(buckets)
-    return buckets_of_ids.astype(np.int32)
+    from models.hash_kernels import hash_rows
+
+    hashed = np.empty(ids.shape, np.int32)
+    if ids.size:
+        shape = -1, len(column)
+        hash_rows(ids.reshape(shape), column.astype(np.uint64), np.uint64(buckets), hashed.reshape(shape))
+    return hashed

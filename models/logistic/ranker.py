@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import polars as pl
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
+from models.logistic.averaged_sgd import AveragedSGD
 from models.logistic.section import LogisticModel
 from models.moments import standardisation
 from models.one_hot import OneHot, bin_edges, select_floats
@@ -25,8 +28,10 @@ from shortlist.system.progress import progress
 
 _WEIGHTS = "weights.safetensors"
 _BUCKETS = 2**18
-_CHOOSE_AFTER = 3
-"""Passes after which only the best setting of bins and L2 penalty is trained further."""
+_CHOICE_ROWS = 400_000
+"""Rows, sampled at equal distances, by which the bins and the L2 penalty are chosen; they fit into the cache."""
+_CHOICE_PASSES = 3
+"""Passes over these rows."""
 _EDGE_ROWS = 200_000
 """Training rows whose quantiles give the edges of bins."""
 _UNKNOWN_PRIOR_ROWS = 200
@@ -51,49 +56,50 @@ class LogisticRanker(Ranker[LogisticModel]):
         return LearningTable(table, features_matching(table, self.section.features))
 
     def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> FitOutcome:
-        encoded_rows_by_bins = {
-            bins: _EncodedRows(learning, self._encoding(learning, bins)) for bins in dict.fromkeys(self.section.bins)
-        }
-        solvers = {
-            (bins, l2): _make_solver(l2, runtime.seed, encoded_rows)
-            for bins, encoded_rows in encoded_rows_by_bins.items()
-            for l2 in self.section.l2
-        }
+        one_hot, l2 = self._choose_setting(learning, runtime.seed)
+        bins = 0 if one_hot.edges is None else one_hot.edges.shape[1] + 1
+        encoded_rows = _EncodedRows(learning, one_hot)
+        solver = encoded_rows.make_solver(l2, runtime.seed)
         history: list[dict[str, Any]] = []
         stopping = EarlyStopping(patience=1)
         for epoch in range(1, self.section.epochs + 1):
-            for bins, encoded_rows in encoded_rows_by_bins.items():
-                solvers_with_bins = tuple(solver for (solver_bins, _), solver in solvers.items() if solver_bins == bins)
-                self._train_pass(solvers_with_bins, encoded_rows, ("train",), f"epoch {epoch}/{self.section.epochs}")
-            validation_by_setting = {
-                setting: self._validate(solver, encoded_rows_by_bins[setting[0]]) for setting, solver in solvers.items()
-            }
-            bins, l2 = min(
-                validation_by_setting,
-                key=lambda setting: float(validation_by_setting[setting]["validation_log_loss"] or 0),
-            )
-            history.append({"epoch": epoch, "bins": bins, "l2": l2, **validation_by_setting[bins, l2]})
+            self._train_pass((solver,), encoded_rows, ("train",), f"epoch {epoch}/{self.section.epochs}")
+            history.append({"epoch": epoch, "bins": bins, "l2": l2, **self._validate(solver, encoded_rows)})
             on_epoch(history[-1])
             if stopping.improved(epoch, history[-1]["validation_log_loss"]):
-                best = bins, l2, *self._weights(solvers[bins, l2])
+                best = solver.mean_coefficients()
             if stopping.patience_ended:
                 break
-            if epoch >= _CHOOSE_AFTER:
-                encoded_rows_by_bins, solvers = {bins: encoded_rows_by_bins[bins]}, {(bins, l2): solvers[bins, l2]}
-        bins, l2, self.coefficients, self.intercept = best
-        self.one_hot = encoded_rows_by_bins[bins].one_hot
+        self.one_hot, (self.coefficients, self.intercept) = one_hot, best
         self._set_unknown(learning)
         held_out = None
         if self.section.refit:
             held_out = self._score_held_out(learning)
-            solver = _make_solver(l2, runtime.seed, encoded_rows_by_bins[bins])
-            self._refit(solver, encoded_rows_by_bins[bins], stopping.best_epoch)
+            self._refit(encoded_rows.make_solver(l2, runtime.seed), encoded_rows, stopping.best_epoch)
             self._set_unknown(learning)
         passes = len(history) + (stopping.best_epoch if self.section.refit else 0)
         return FitOutcome(
             tuple(history), passes=passes, best=stopping.best_epoch, epochs=len(history),
             held_out=held_out,
         )  # fmt: skip
+
+    def _choose_setting(self, learning: LearningTable, seed: int) -> tuple[OneHot, float]:
+        """Return the encoding with the bins, and the L2 penalty, of the lowest validation log loss on sampled rows."""
+        encodings = [self._encoding(learning, bins) for bins in dict.fromkeys(self.section.bins)]
+        if len(encodings) == len(self.section.l2) == 1:
+            return encodings[0], self.section.l2[0]
+        step = -(-learning.rows("train", "validation") // _CHOICE_ROWS)
+        losses: list[tuple[float, OneHot, float]] = []
+        for one_hot in encodings:
+            sampled_rows = _EncodedRows(learning, one_hot, step)
+            solvers = {l2: sampled_rows.make_solver(l2, seed) for l2 in self.section.l2}
+            for number in range(1, _CHOICE_PASSES + 1):
+                title = f"choice of bins and penalty, pass {number}/{_CHOICE_PASSES}"
+                self._train_pass(tuple(solvers.values()), sampled_rows, ("train",), title)
+            for l2, solver in solvers.items():
+                losses.append((self._validate(solver, sampled_rows)["validation_log_loss"] or 0.0, one_hot, l2))
+        _, one_hot, l2 = min(losses, key=lambda loss: loss[0])
+        return one_hot, l2
 
     def _encoding(self, learning: LearningTable, bins: int) -> OneHot:
         floats = select_floats(learning.features)
@@ -109,21 +115,20 @@ class LogisticRanker(Ranker[LogisticModel]):
         return bin_edges(np.concatenate(sampled), bins)
 
     def _train_pass(
-        self, solvers: tuple[Any, ...], encoded_rows: _EncodedRows, parts: tuple[Part, ...], title: str
+        self, solvers: tuple[AveragedSGD, ...], encoded_rows: _EncodedRows, parts: tuple[Part, ...], title: str
     ) -> None:
-        with progress(f"{self.name} {title}", total=encoded_rows.learning.rows(*parts)) as advance:
+        rows = encoded_rows.learning.rows(*parts)
+        with progress(f"{self.name} {title}", total=rows) as advance, ThreadPoolExecutor(os.cpu_count()) as threads:
             for labels, vectors, weights in encoded_rows.iter_files(*parts):
-                for solver in solvers:
-                    solver.partial_fit(vectors, labels, sample_weight=weights)
-                advance(len(labels), "")
+                steps = [threads.submit(solver.learn, labels, vectors, weights) for solver in solvers]
+                for step in steps:
+                    step.result()
+                advance(len(labels) * encoded_rows.step, "")
 
-    def _refit(self, solver: Any, encoded_rows: _EncodedRows, passes: int) -> None:
+    def _refit(self, solver: AveragedSGD, encoded_rows: _EncodedRows, passes: int) -> None:
         for number in range(1, passes + 1):
             self._train_pass((solver,), encoded_rows, ("train", "validation"), f"refit {number}/{passes}")
-        self.coefficients, self.intercept = self._weights(solver)
-
-    def _weights(self, solver: Any) -> tuple[np.ndarray, np.ndarray]:
-        return solver.coef_[0].astype(np.float32), solver.intercept_.astype(np.float32)
+        self.coefficients, self.intercept = solver.mean_coefficients()
 
     def _set_unknown(self, learning: LearningTable) -> None:
         """Shrink the coefficients of unknown ids, missing numbers and empty lists towards the mean of the others.
@@ -148,9 +153,9 @@ class LogisticRanker(Ranker[LogisticModel]):
         coefficients[buckets] = np.where(known > 0, shrunk, coefficients[buckets])
         self.coefficients = np.concatenate([floats, coefficients]).astype(np.float32)
 
-    def _validate(self, solver: Any, encoded_rows: _EncodedRows) -> dict[str, float | None]:
+    def _validate(self, solver: AveragedSGD, encoded_rows: _EncodedRows) -> dict[str, float | None]:
         """Return the metrics of the validation days."""
-        coefficients, intercept = self._weights(solver)
+        coefficients, intercept = solver.mean_coefficients()
         labels, scores, weights = [], [], []
         for label, vectors, weight in encoded_rows.iter_files("validation"):
             labels.append(label)
@@ -175,33 +180,19 @@ class LogisticRanker(Ranker[LogisticModel]):
         self.intercept = weights["intercept"]
 
 
-def _make_solver(l2: float, seed: int, encoded_rows: _EncodedRows) -> Any:
-    """Return a solver whose intercept is the log-odds of the training days' label rate.
-
-    The coefficients of ids then only learn how their rows differ from the others, so that an id without rows, as of an
-    unknown or missing value, scores like the average. Without it they learn the rate too: in scikit-learn 1.9 an
-    averaging classifier begins every `partial_fit` with the intercept that it began the first with.
-    """
-    from sklearn.linear_model import SGDClassifier
-
-    solver = SGDClassifier(
-        loss="log_loss", alpha=l2, average=True, random_state=seed, learning_rate="invscaling", eta0=0.05, power_t=0.25,
-        max_iter=1, tol=None,
-    )  # fmt: skip
-    rate = encoded_rows.label_rate()
-    no_values = sparse.csr_matrix((2, encoded_rows.one_hot.width), dtype=np.float32)
-    labels, weights = np.array([0, 1]), np.array([rate, 1 - rate]) * 1e-6
-    return solver.fit(no_values, labels, intercept_init=np.log(rate / (1 - rate)), sample_weight=weights)
-
-
 class _EncodedRows:
-    """Rows of a table as labels and vectors, file by file; the first files are cached, up to a bound."""
+    """Every `step`-th row of a table as label and vector, file by file; the first files are cached, up to a bound."""
 
-    def __init__(self, learning: LearningTable, one_hot: OneHot) -> None:
+    def __init__(self, learning: LearningTable, one_hot: OneHot, step: int = 1) -> None:
         self.learning = learning
         self.one_hot = one_hot
+        self.step = step
         self._cached_files: dict[Path, tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]] = {}
         self._bytes = 0
+
+    def make_solver(self, l2: float, seed: int) -> AveragedSGD:
+        """Return a solver that begins with the label rate of the training days."""
+        return AveragedSGD(self.one_hot.width, self.label_rate(), l2, seed)
 
     def label_rate(self) -> float:
         """Return the share of positives on the training days, by the rows' weights where they have some."""
@@ -217,7 +208,7 @@ class _EncodedRows:
             if path in self._cached_files:
                 yield self._cached_files[path]
                 continue
-            frame = self.learning.read(path)
+            frame = self.learning.read(path).gather_every(self.step)
             encoded = frame[Columns.LABEL].to_numpy(), self.one_hot.encode(frame), weights_of(frame)
             size = encoded[1].data.nbytes + encoded[1].indices.nbytes + encoded[1].indptr.nbytes
             if self._bytes + size <= _MAX_CACHED_BYTES:

@@ -30,7 +30,7 @@ class LogisticModel(ModelSection):
     bins: tuple[int, ...] = Field(default=(0, 24), min_length=1)
     """Equal-count bins of every number, each with a weight of its own beside the number's (0: none), to choose ..."""
     l2: tuple[float, ...] = Field(default=(1e-6, 1e-5, 1e-4), min_length=1)
-    """... together with the L2 penalties, by the validation log loss after the third pass."""
+    """... together with the L2 penalties, by the validation log loss after three passes over at most 400 000 rows."""
     refit: bool = True
     """After that, train once more on training and validation days with the bins, the penalty and the passes found."""
 

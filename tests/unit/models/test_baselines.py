@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy import sparse
 
+import models.logistic.ranker as logistic_ranker
+from models.logistic.averaged_sgd import AveragedSGD
 from models.logistic.ranker import LogisticRanker
 from models.logistic.section import LogisticModel
 from models.one_hot import EMPTY_LIST, OneHot, bin_edges, hash_ids
@@ -101,18 +104,45 @@ def test_logistic_regression_chooses_penalty_bins_and_passes_by_the_validation_d
     assert min(float(line["validation_log_loss"] or 0) for line in strict.history) > min(losses) + 0.01
 
 
-def test_the_best_pass_may_have_other_bins_than_the_last_one(
+def test_bins_and_penalty_are_chosen_on_sampled_rows_and_kept(
     table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses = {False: iter([0.5, 0.4, 0.6]), True: iter([0.6, 0.5, 0.45])}  # without and with bins, pass by pass
+    losses = iter([0.6, 0.5, 0.4, 0.45, 0.55, 0.52, 0.53])  # four settings, then three passes over all rows
+    steps = []
 
     def validate(_: LogisticRanker, __: Any, encoded_rows: Any) -> dict[str, float | None]:
-        return {"validation_log_loss": next(losses[encoded_rows.one_hot.edges is not None]), "validation_auc": 0.6}
+        steps.append(encoded_rows.step)
+        return {"validation_log_loss": next(losses), "validation_auc": 0.6}
 
     monkeypatch.setattr(LogisticRanker, "_validate", validate)
-    section = LogisticModel(features=("age", "user_id"), bins=(0, 8), l2=(1e-5,))
+    monkeypatch.setattr(logistic_ranker, "_CHOICE_ROWS", 500)
+    section = LogisticModel(features=("age", "user_id"), bins=(0, 8), l2=(1e-5, 1e-4))
     record = LogisticRanker(section).fit(table, runtime)
-    assert (record.best_epoch, [line["bins"] for line in record.history]) == (2, [0, 0, 8])
+    assert [(line["bins"], line["l2"]) for line in record.history] == [(8, 1e-5)] * 3
+    assert record.best_epoch == 2
+    assert min(steps[:4]) > 1 and steps[4:] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("l2", [1e-6, 3.0])  # the scale of the coefficients is reset again and again
+def test_a_solver_has_the_mean_of_the_coefficients_after_all_steps(l2: float) -> None:
+    random = np.random.default_rng(1)
+    rows = sparse.random(400, 30, 0.2, "csr", np.float32, rng=random)
+    labels, weights = random.integers(0, 2, 400), random.uniform(0.5, 2, 400).astype(np.float32)
+    solver = AveragedSGD(30, 0.4, l2, seed=5)
+    solver.learn(labels, rows, weights)
+    solver.learn(labels, rows, None)
+    orders = np.random.default_rng(5)
+    steps = [(row, weights[row]) for row in orders.permutation(400)] + [(row, 1.0) for row in orders.permutation(400)]
+    coefficients, intercept, sums = np.zeros(30), np.log(0.4 / 0.6), np.zeros(31)
+    for number, (row, weight) in enumerate(steps, start=1):
+        values = rows[[row]].toarray()[0]
+        rate = 0.05 / number**0.25
+        error = labels[row] - 1 / (1 + np.exp(-(values @ coefficients + intercept)))
+        coefficients = coefficients * (1 - rate * l2) + rate * weight * error * values
+        intercept += 0.01 * rate * weight * error
+        sums += np.append(coefficients, intercept)
+    mean_coefficients, mean_intercept = solver.mean_coefficients()
+    np.testing.assert_allclose(np.append(mean_coefficients, mean_intercept), sums / 800, rtol=1e-4, atol=1e-7)
 
 
 def test_logistic_regression_is_refitted_on_all_days_and_read_back(
