@@ -2,40 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
-
-SCALE, SCALE_SUM, STEPS, INTERCEPT, INTERCEPT_SUM = range(5)
-"""Places of `SolverState.sums`."""
-
-
-class SparseRows(NamedTuple):
-    """Rows to learn from, as arrays."""
-
-    starts: npt.NDArray[np.uint32]
-    """First cell of each row, shape (rows + 1,)."""
-    columns: npt.NDArray[np.uint32]
-    """Column of each cell."""
-    values: npt.NDArray[np.float32]
-    """Value of each cell."""
-    labels: npt.NDArray[np.float64]
-    """Label of each row, 0 or 1."""
-    weights: npt.NDArray[np.float64]
-    """Weight of each row."""
-
-
-class SolverState(NamedTuple):
-    """What a solver has learnt, as arrays that a pass changes."""
-
-    scaled: npt.NDArray[np.float64]
-    """Coefficients before their common scale, shape (columns,)."""
-    corrections: npt.NDArray[np.float64]
-    """What the sum of the scales counts too much of each coefficient, shape (columns,)."""
-    sums: npt.NDArray[np.float64]
-    """Scale, sum of the scales, number of steps, intercept, sum of the intercepts."""
 
 
 class AveragedSGD:
@@ -57,14 +25,15 @@ class AveragedSGD:
             l2: L2 penalty.
             seed: Of the rows' order.
         """
+        from models.logistic.sgd_kernels import new_state
+
         self._l2 = l2
         self._random = np.random.default_rng(seed)
-        sums = np.array([1.0, 0.0, 0.0, np.log(base_rate / (1 - base_rate)), 0.0])
-        self._state = SolverState(np.zeros(width), np.zeros(width), sums)
+        self._state = new_state(width, float(np.log(base_rate / (1 - base_rate))))
 
     def learn(self, labels: np.ndarray, rows: sparse.csr_matrix, weights: np.ndarray | None) -> None:
         """Take a step for every row, in random order."""
-        from models.logistic.sgd_kernels import train_pass
+        from models.logistic.sgd_kernels import SparseRows, train_pass
 
         starts, columns = (
             places.astype(np.int32, copy=False).view(np.uint32) for places in (rows.indptr, rows.indices)
@@ -75,6 +44,7 @@ class AveragedSGD:
 
     def mean_coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean coefficients, shape (columns,), and the mean intercept, shape (1,), float32."""
-        sums = self._state.sums
-        coefficients = (sums[SCALE_SUM] * self._state.scaled - self._state.corrections) / sums[STEPS]
-        return coefficients.astype(np.float32), np.array([sums[INTERCEPT_SUM] / sums[STEPS]], np.float32)
+        from models.logistic.sgd_kernels import mean_of_steps
+
+        coefficients, intercept = mean_of_steps(self._state)
+        return coefficients.astype(np.float32), np.array([intercept], np.float32)
