@@ -66,12 +66,39 @@ def defaulted(service: Object) -> Object:
         for volume in part.get("volumes", []):
             if "sizeLimit" in volume.get("emptyDir", {}):
                 volume["emptyDir"]["sizeLimit"] = canonical_quantity(str(volume["emptyDir"]["sizeLimit"]))
-        for metric in part.get("autoScaling", {}).get("metrics", []):
-            for target in (source["target"] for source in metric.values() if isinstance(source, dict)):
-                for name in ("value", "averageValue"):
-                    if name in target:
-                        target[name] = canonical_quantity(str(target[name]))
     return filled
+
+
+def scaled_object(service: Object, component: str) -> Object:
+    """Return the ScaledObject of KEDA that KServe's controller makes of a component.
+
+    Source: createKedaScaledObject in KServe's reconcilers/keda/keda_reconciler.go. A target's value is passed on as it
+    is written (metric_quantity.go).
+    """
+    part = service["spec"][component]
+    triggers: list[Object] = []
+    for metric in part["autoScaling"]["metrics"]:
+        if metric["type"] == "Resource":
+            resource, target = metric["resource"], metric["resource"]["target"]
+            value = str(target["averageUtilization"])
+            triggers.append({"type": resource["name"], "metadata": {"value": value}, "metricType": target["type"]})
+        else:
+            source, target = metric["external"]["metric"], metric["external"]["target"]
+            metadata = {name: source[name] for name in ("serverAddress", "query")}
+            metadata["threshold"] = str(target.get("value", "0"))
+            triggers.append({"type": source["backend"], "metadata": metadata})
+    name, least = f"{service['metadata']['name']}-{component}", part.get("minReplicas", 1)
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": name, "namespace": service["metadata"]["namespace"]},
+        "spec": {
+            "scaleTargetRef": {"name": name},
+            "triggers": triggers,
+            "minReplicaCount": least,
+            "maxReplicaCount": max(part.get("maxReplicas", 0), least),
+        },
+    }
 
 
 def conditions(is_transformer_ready: bool) -> list[Object]:

@@ -51,7 +51,11 @@ def report(number: int, drifted: bool = True) -> WindowReport:
 
 
 def notification(*alerts: tuple[str, str, str]) -> dict[str, Any]:
-    """Return a notification of alerts, each with a name, a spec and a status."""
+    """Return a notification of alerts, each with a name, a spec and a status.
+
+    It has the fields of Message in Alertmanager's notify/webhook/webhook.go, and of Data and Alert in its
+    template/template.go (0.34); a field of labels that are not there is null.
+    """
     return {
         "version": "4",
         "groupKey": "{}:{}",
@@ -61,6 +65,8 @@ def notification(*alerts: tuple[str, str, str]) -> dict[str, Any]:
         "groupLabels": {},
         "commonLabels": {},
         "commonAnnotations": {},
+        "routeLabels": None,
+        "notification_reason": "first notification",
         "externalURL": "http://alertmanager:9093",
         "alerts": [
             {

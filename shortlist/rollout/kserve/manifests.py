@@ -34,7 +34,6 @@ from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, 
 from shortlist.serving.server.requests.paths import LIVE, READY, model_path
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Task
-from shortlist.spec.text.quantity import canonical_quantity
 from shortlist.system.kubernetes_api import INFERENCE_SERVICE, Object
 
 COMMITTER_PORT: Final = 8081
@@ -227,8 +226,8 @@ def _queue_metric(version: Version, cluster: Cluster) -> Object:
         "serverAddress": cluster.prometheus,
         "query": _QUEUE.format(pods=pods),
     }
-    # KServe reads `value` only, and writes it into the threshold of KEDA's trigger.
-    target = {"type": "Value", "value": canonical_quantity(f"{cluster.autoscaling.queue_milliseconds:f}")}
+    # KServe writes `value` as it is into the threshold of KEDA's trigger, which reads a number: 0.5, and never 500m.
+    target = {"type": "Value", "value": f"{cluster.autoscaling.queue_milliseconds:.10g}"}
     return {"type": "External", "external": {"metric": metric, "target": target}}
 
 

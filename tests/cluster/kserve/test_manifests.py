@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from crd_schemas import problems
+from kserve_rules import scaled_object
 from kserve_world import CLUSTER, DIGEST
 from kube_server import Object
 
@@ -21,7 +22,7 @@ from shortlist.rollout.kserve.owner import RELEASE_ANNOTATION, SPEC_ANNOTATION, 
 from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, shares, weights_by_service
 from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
-from shortlist.spec.cluster import Cluster, Secret, Task, Toleration
+from shortlist.spec.cluster import Autoscaling, Cluster, Secret, Task, Toleration
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.system.kubernetes_api import ClusterError
@@ -63,6 +64,20 @@ def route(wanted_route: Route, cluster: Cluster = FULL) -> Object:
 @pytest.mark.parametrize("cluster", [CLUSTER, FULL])
 def test_the_inference_service_fits_kserves_schema(cluster: Cluster) -> None:
     assert problems(inference_service(version(), cluster)) == []
+
+
+@pytest.mark.parametrize("milliseconds", [0.25, 5, 1_000])
+def test_keda_reads_the_scaled_objects_of_kserve(milliseconds: float) -> None:
+    """KEDA's Prometheus scaler reads its threshold as a number: 500m or 1k, as Kubernetes writes them, is none."""
+    cluster = CLUSTER.model_copy(update={"autoscaling": Autoscaling(queue_milliseconds=milliseconds)})
+    service = inference_service(version(), cluster)
+    by_component = {name: scaled_object(service, name) for name in ("predictor", "transformer")}
+    assert [problem for scaled in by_component.values() for problem in problems(scaled)] == []
+    (queue,) = (trigger for trigger in by_component["predictor"]["spec"]["triggers"] if trigger["type"] == "prometheus")
+    assert float(queue["metadata"]["threshold"]) == milliseconds
+    assert queue["metadata"]["serverAddress"] == cluster.prometheus
+    cpu = {"type": "cpu", "metadata": {"value": "70"}, "metricType": "Utilization"}
+    assert by_component["transformer"]["spec"]["triggers"] == [cpu]
 
 
 def test_a_pod_that_fills_its_disk_is_evicted_before_its_node_is_full() -> None:
