@@ -178,9 +178,16 @@ class KeyedFeature(FeatureKind):
         """Return the statistics of the key itself: the first of `views`."""
         return next(iter(self.views(declared)))
 
-    def keys_and_tags(self, declared: DeclaredColumns) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the key's columns in the order that names its view, and those that hold several values per row."""
-        keys = declared.key(self.key)
+    def keys_and_tags(
+        self, declared: DeclaredColumns, key: Names | None = None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return a key's columns in the order that names its view, and those that hold several values per row.
+
+        Args:
+            declared: The declared columns.
+            key: The columns; `key` of the feature by default.
+        """
+        keys = declared.key(self.key if key is None else key)
         return keys, tuple(name for name in keys if declared.is_tags(name))
 
 

@@ -291,7 +291,7 @@ class _FeatureComposer:
             if self._user
             else ()
         ):
-            pair = f"key: [{self._user}, {name}], name: {self._user}_{name}_rate"
+            pair = f"key: [{self._user}, {name}], name: {self._user}_{name}_rate, prior_key: {self._user}"
             yield from self._add("*_rate", f"{{kind: target, {pair}, prior: 5{self._skipped}}}")
         for column in self._histories():
             history_key = f"of: {self._name_of_side(column)}, name: {self._name_of_side(column)}_listed"

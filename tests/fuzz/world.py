@@ -85,7 +85,7 @@ _FEATURES: Final[list[dict[str, Any]]] = [
     {"kind": "target", "key": "user_id", "name": "user_rate"},
     {"kind": "target", "key": ["user_id", "words"], "name": "user_words_rate"},
     {"kind": "target", "key": ["words", "topics"], "name": "words_topics_rate"},
-    {"kind": "target", "key": ["page", "position"], "name": "page_position_rate"},
+    {"kind": "target", "key": ["page", "position"], "prior_key": "page", "name": "page_position_rate"},
     {"kind": "count", "key": "item_id", "name": "item_seen"},
     {"kind": "vocabulary", "each": ["page", "position", "user_id", "code", "city"]},
     {"kind": "vocabulary", "each": ["words", "places", "topics", "likes"], "max_values": 2},

@@ -80,6 +80,8 @@ class UnknownValueEffect(Record):
     value: Literal["missing", "unseen"]
     shift: float
     """Log-odds of the mean score if all rows had the value, minus those of the mean score of the rows as they are."""
+    spread: float
+    """Standard deviation of the change of single rows' log-odds: about as much as the column says."""
     share: float
     """Share of the rows that have it: where it is not rare, its effect was learnt from rows with it."""
     is_key: bool = False

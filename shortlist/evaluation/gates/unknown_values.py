@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from shortlist.evaluation.gates.export_gates import find_unusable_reason
-from shortlist.evaluation.gates.export_validation import ExportValidation
+from shortlist.evaluation.gates.export_validation import ExportValidation, UnknownValueEffect
 from shortlist.evaluation.gates.gate_result import GateResult
 from shortlist.spec.base import Section
 
@@ -15,12 +15,21 @@ _KNOWN_SHARE: Final = 0.01
 """Share of rows with a value from which on its effect is learnt from them."""
 
 
+_SHARE_OF_SPREAD: Final = 0.5
+"""Share of the spread that a shift may have: without a column that says much, no mean score is exact."""
+
+
 class UnknownValueLimits(Section):
     """Limits for values that training did not see; `gates.custom.unknown_values`."""
 
-    max_shift: float = Field(default=0.3, gt=0, le=10)
+    max_shift: float = Field(default=0.15, gt=0, le=10)
     """Largest shift, in log-odds, of the mean score of the test rows when one column is missing in all of them, or
-    holds an unseen value; users and items are not judged, nor values that at least 1 % of the rows have."""
+    holds an unseen value; where the column moves single rows by much, half of the standard deviation of these moves.
+    Users and items are not judged, nor values that at least 1 % of the rows have."""
+
+    def limit(self, effect: UnknownValueEffect) -> float:
+        """Return the largest shift of a column's value."""
+        return max(self.max_shift, _SHARE_OF_SPREAD * effect.spread)
 
 
 def unknown_values_gate(validation: ExportValidation | None, candidate: str, limits: UnknownValueLimits) -> GateResult:
@@ -39,10 +48,10 @@ def unknown_values_gate(validation: ExportValidation | None, candidate: str, lim
     judged = [effect for effect in effects if not effect.is_key and effect.share < _KNOWN_SHARE]
     failures = [
         f"{effect.value} '{effect.column}' moves the mean score by {effect.shift:+.2f} log-odds, more than"
-        f" {limits.max_shift:g} (max_shift), though {'none' if not effect.share else f'{effect.share:.2%}'} of the test"
-        " rows have it"
+        f" {limits.max_shift:g} (max_shift) and than half of the {effect.spread:.2f} by which it moves single rows,"
+        f" though {'none' if not effect.share else f'{effect.share:.2%}'} of the test rows have it"
         for effect in judged
-        if abs(effect.shift) > limits.max_shift
+        if abs(effect.shift) > limits.limit(effect)
     ]
     largest = max(judged, key=lambda effect: abs(effect.shift), default=None)
     most = (

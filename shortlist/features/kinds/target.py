@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, Literal, Self
 
 import numpy as np
 import polars as pl
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.feature_kind import Fitted, NumberQuery, WindowedFeature, window_sum_nodes
 from shortlist.features.graph import Graph, constant_per_output
 from shortlist.features.keyed import KeyedView, with_rows
+from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
 from shortlist.system.query_engine import Engine
@@ -31,6 +32,15 @@ class TargetFeature(WindowedFeature):
     """A numeric column, outcomes allowed; null for the label."""
     prior: float = Field(default=20.0, gt=0)
     """Rows' worth of the overall mean (of the days before) mixed in."""
+    prior_key: Names = ()
+    """Some of the key's columns, whose smoothed mean is mixed in in place of the overall one: `[user_id]` gives a user
+    in a category that is new to him his own rate. Empty: the overall mean."""
+
+    @model_validator(mode="after")
+    def _prior_key_is_a_part_of_the_key(self) -> Self:
+        if not set(self.prior_key) <= set(self.key) or (self.prior_key and len(self.prior_key) == len(self.key)):
+            raise ValueError(f"prior_key: wanted some columns of the key {list(self.key)} (got {list(self.prior_key)})")
+        return self
 
     def check(self, data: Data) -> None:
         """Check also that the outcome is a number."""
@@ -39,26 +49,34 @@ class TargetFeature(WindowedFeature):
             check_is_outcome(self.of, data, self.title)
 
     @property
+    def group(self) -> Hashable:
+        """Means that are mixed into others' are compiled apart: they have a step more."""
+        return super().group, bool(self.prior_key)
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The key and the outcome."""
         return self.key if self.of is None else (*self.key, self.of)
 
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
-        """Return the sums of the key, and of all rows for the overall mean."""
+        """Return the sums of the key, of `prior_key`, and of all rows for the overall mean."""
         totals = with_rows(*(total for measure in self._measures(declared) for total in self.totals(measure)))
-        yield KeyedView(*self.keys_and_tags(declared), totals)
+        for key in (self.key, self.prior_key) if self.prior_key else (self.key,):
+            yield KeyedView(*self.keys_and_tags(declared, key), totals)
         yield KeyedView((Columns.GLOBAL_KEY,), totals=totals)
 
     def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
         """Return the smoothed mean."""
         rows, total = self._measures(fitted.declared)
-        view, all_rows_view = self.views(fitted.declared)
+        *views, all_rows_view = self.views(fitted.declared)
         scale = self._scale(fitted.declared)
         all_rows = self.window_sum(all_rows_view, rows)
         overall = self.window_sum(all_rows_view, total) / scale / all_rows
         mean = pl.when(all_rows > 0).then(overall).otherwise(NO_ROWS_MEAN)
-        weighted = self.window_sum(view, total) / scale + self.prior * mean
-        yield NumberQuery(self.name, weighted / (self.window_sum(view, rows) + self.prior))
+        for view in reversed(views):
+            weighted = self.window_sum(view, total) / scale + self.prior * mean
+            mean = weighted / (self.window_sum(view, rows) + self.prior)
+        yield NumberQuery(self.name, mean)
 
     @classmethod
     def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
@@ -66,19 +84,21 @@ class TargetFeature(WindowedFeature):
         add, features = graph.add, [feature for feature, _ in feature_outputs]
         views = [tuple(feature.views(fitted.declared)) for feature in features]
         summands = [
-            (feature, view[view_index], feature._measures(fitted.declared)[measure_index])
-            for view_index in (0, 1)  # of the key, of all rows
+            (feature, view, feature._measures(fitted.declared)[measure_index])
+            for level_views in zip(*views, strict=True)  # of the key, of `prior_key`, of all rows
             for measure_index in (0, 1)  # rows, sum
-            for feature, view in zip(features, views, strict=True)
+            for feature, view in zip(features, level_views, strict=True)
         ]
         window_sums = window_sum_nodes(graph, summands)
-        rows, sums, all_rows, all_sums = graph.split(window_sums, [len(features)] * 4)
+        *level_sums, all_rows, all_sums = graph.split(window_sums, [len(features)] * 2 * len(views[0]))
         scale = constant_per_output(feature._scale(fitted.declared) for feature in features)
         mean = add("Div", add("Div", all_sums, scale), all_rows)
         mean = add("Where", add("Greater", all_rows, np.zeros(1)), mean, np.array([NO_ROWS_MEAN]))
         prior = constant_per_output(feature.prior for feature in features)
-        weighted = add("Add", add("Div", sums, scale), add("Mul", mean, prior))
-        return add("Div", weighted, add("Add", rows, prior))
+        for rows, sums in reversed(tuple(zip(level_sums[::2], level_sums[1::2], strict=True))):
+            weighted = add("Add", add("Div", sums, scale), add("Mul", mean, prior))
+            mean = add("Div", weighted, add("Add", rows, prior))
+        return mean
 
     def _outcome(self, declared: DeclaredColumns) -> str:
         return declared.log_column(self.of or declared.data.label)

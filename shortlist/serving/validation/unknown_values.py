@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from math import log
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,7 +27,7 @@ Value = Literal["missing", "unseen"]
 
 
 def measure_unknown_values(model: Path, served: ServedRows) -> tuple[UnknownValueEffect, ...]:
-    """Return, for each column of a request that the model reads, the shift of the mean score of test rows in log-odds.
+    """Return how scores of test rows change where a column of a request is unknown, for each column the model reads.
 
     A missing value is null. A value that training never saw is tried in columns that are looked up as codes.
 
@@ -37,34 +37,36 @@ def measure_unknown_values(model: Path, served: ServedRows) -> tuple[UnknownValu
     """
     session = create_session(model / FOLDER)
 
-    def sum_scores(tensors: Tensors, is_compared: npt.NDArray[np.bool_]) -> float:
-        return float(session.run([SCORE], dict(tensors))[0][:, 0][is_compared].astype(np.float64).sum())
+    def score(tensors: Tensors, is_compared: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        scores: npt.NDArray[np.float64] = session.run([SCORE], dict(tensors))[0][:, 0][is_compared].astype(np.float64)
+        return scores
 
-    sums: dict[tuple[str, Value], tuple[float, float]] = {}
-    count, usual = 0, 0.0
+    usual_scores: list[npt.NDArray[np.float64]] = []
+    altered_scores: dict[tuple[str, Value], list[npt.NDArray[np.float64]]] = {}
+    missing_rows: Counter[str] = Counter()
     for day, rows, is_compared in served.sample(_MAX_ROWS):
-        count += int(is_compared.sum())
-        usual += sum_scores(served.tensors(rows, day), is_compared)
+        usual_scores.append(score(served.tensors(rows, day), is_compared))
         for column, value, altered in _iter_altered(rows, served.request_columns, served.code_columns):
-            scores, has_value = sums.get((column, value), (0.0, 0.0))
-            scores += sum_scores(served.tensors(altered, day), is_compared)
-            has_value += float(rows[column].is_null().to_numpy()[is_compared].sum()) if value == "missing" else 0.0
-            sums[column, value] = scores, has_value
+            altered_scores.setdefault((column, value), []).append(score(served.tensors(altered, day), is_compared))
+            missing_rows[column] += int(rows[column].is_null().to_numpy()[is_compared].sum()) * (value == "missing")
+    usual = np.concatenate(usual_scores)
     return tuple(
         UnknownValueEffect(
             column=column,
             value=value,
-            shift=_log_odds(scores / count) - _log_odds(usual / count),
-            share=has_value / count,
+            shift=float(_log_odds(np.concatenate(parts).mean()) - _log_odds(usual.mean())),
+            spread=float((_log_odds(np.concatenate(parts)) - _log_odds(usual)).std()),
+            share=missing_rows[column] / usual.size if value == "missing" else 0.0,
             is_key=column in served.key_columns,
         )
-        for (column, value), (scores, has_value) in sums.items()
+        for (column, value), parts in altered_scores.items()
     )
 
 
-def _log_odds(mean_score: float) -> float:
-    probability = min(max(mean_score, _SMALLEST), 1 - _SMALLEST)
-    return log(probability / (1 - probability))
+def _log_odds(scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    probabilities = np.clip(np.asarray(scores, np.float64), _SMALLEST, 1 - _SMALLEST)
+    log_odds: npt.NDArray[np.float64] = np.log(probabilities / (1 - probabilities))
+    return log_odds
 
 
 def _iter_altered(

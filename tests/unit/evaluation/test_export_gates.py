@@ -42,7 +42,8 @@ def proof(exported: ScoreParity | None = None, triton: ScoreParity | None = None
 
 
 def effect(shift: float, share: float = 0.0, column: str = "device", **changed: Any) -> UnknownValueEffect:
-    return UnknownValueEffect(**{"column": column, "value": "missing", "shift": shift, "share": share, **changed})
+    required = {"column": column, "value": "missing", "shift": shift, "spread": 0.1, "share": share}
+    return UnknownValueEffect(**{**required, **changed})
 
 
 def narrow(**changed: Any) -> ExportValidation:
@@ -64,16 +65,23 @@ class TestUnknownValues:
         assert gate_result.reason == "missing 'device' moves the mean score most, by +0.02 log-odds"
         assert gate_result.numbers["device missing"] == 0.02
 
-    @pytest.mark.parametrize("shift", [1.0, -0.31])
+    @pytest.mark.parametrize("shift", [1.0, -0.16])
     def test_holds_a_model_that_scores_what_it_never_saw_far_from_the_mean(self, shift: float) -> None:
         effects = (effect(0.1, column="page"), effect(shift, value="unseen"))
         gate_result = unknown_values_gate(proof(unknown_values=effects), DIGEST, UnknownValueLimits())
         assert not gate_result.passed
         assert gate_result.reason == (
-            f"unseen 'device' moves the mean score by {shift:+.2f} log-odds, more than 0.3 (max_shift), though none of"
-            " the test rows have it"
+            f"unseen 'device' moves the mean score by {shift:+.2f} log-odds, more than 0.15 (max_shift) and than half"
+            " of the 0.10 by which it moves single rows, though none of the test rows have it"
         )
         assert unknown_values_gate(proof(unknown_values=effects), DIGEST, UnknownValueLimits(max_shift=1.1)).passed
+
+    @pytest.mark.parametrize(("shift", "passed"), [(0.29, True), (-0.29, True), (0.31, False)])
+    def test_a_column_that_says_much_may_move_the_mean_by_half_of_what_it_moves_rows(
+        self, shift: float, passed: bool
+    ) -> None:
+        effects = (effect(shift, spread=0.6),)
+        assert unknown_values_gate(proof(unknown_values=effects), DIGEST, UnknownValueLimits()).passed is passed
 
     @pytest.mark.parametrize("known", [effect(1.0, share=0.02), effect(1.0, is_key=True)])
     def test_judges_no_values_that_rows_have_and_no_keys(self, known: UnknownValueEffect) -> None:

@@ -109,6 +109,15 @@ def test_target_of_the_declared_label_is_the_default(world: Any) -> None:
     assert table["named"].to_list() == table["default"].to_list()
 
 
+def test_target_of_a_pair_is_smoothed_with_the_mean_of_a_part_of_it(world: Any) -> None:
+    rows = [world.row(0, page="x", label=1), world.row(0, page="y"), world.row(0, user_id=2, page="x")]
+    rows += [world.row(1, page="x"), world.row(1, page="z"), world.row(1, page=None), world.row(1, user_id=9, page="x")]
+    pair = {"kind": "target", "key": ["user_id", "page"], "prior_key": "user_id", "prior": 2.0, "name": "rate"}
+    table = world.features([*rows, world.row(2)], pair)
+    of_user = (1 + 2 * (1 / 3)) / (2 + 2)
+    assert table["rate"].to_list()[3:7] == approx([(1 + 2 * of_user) / (1 + 2), of_user, of_user, 1 / 3])
+
+
 def test_target_by_tags_adds_up_the_rows_distinct_tags(world: Any) -> None:
     rows = [world.row(0, item_id=10, label=1), world.row(0, item_id=20, label=0), world.row(1, item_id=10)]
     rows += [world.row(1, item_id=30), world.row(2)]

@@ -35,7 +35,7 @@ COLUMNS = [
     {"kind": "cross", "columns": ["page", "user_id"], "name": "pair", "buckets": 1000},
     {"kind": "count", "key": ["user_id", "topics"], "of": "watched", "name": "watched_topic"},
     {"kind": "count", "key": ["user_id"], "window_days": 2, "name": "n"},
-    {"kind": "target", "key": ["words", "user_id"], "name": "rate", "prior": 3.0},
+    {"kind": "target", "key": ["words", "user_id"], "prior_key": "user_id", "name": "rate", "prior": 3.0},
     {"kind": "target", "key": ["maker"], "of": "seconds", "window_days": 2, "name": "dwell"},
     {"kind": "time_since", "key": ["topics"], "name": "age"},
     {"kind": "lag", "key": ["user_id"], "column": "seconds", "name": "last"},

@@ -98,6 +98,8 @@ FEATURES: list[dict[str, Any]] = [
     {"kind": "target", "key": "user_id", "name": "user_rate"},
     {"kind": "target", "key": "topics", "name": "topics_rate", "prior": 3, "window_days": 2},
     {"kind": "target", "key": ["user_id", "words"], "of": "seconds", "name": "user_words_seconds"},
+    {"kind": "target", "key": ["user_id", "page"], "prior_key": "user_id", "name": "user_page_rate", "prior": 4},
+    {"kind": "target", "key": ["user_id", "topics"], "prior_key": "topics", "skip_days": 1, "name": "topics_user_rate"},
     {"kind": "count", "key": "item_id", "name": "item_seen"},
     {"kind": "count", "key": "maker", "name": "maker_seen_2d", "window_days": 2},
     {"kind": "count", "key": "topics", "name": "topics_before", "skip_days": 1},

@@ -114,7 +114,7 @@ FEATURES: list[dict[str, Any]] = [
     {"kind": "target", "key": ["user_id", "words"], "of": "seconds", "name": "user_words_seconds"},
     {"kind": "target", "key": ["city", "topics"], "name": "city_topics_rate"},
     {"kind": "target", "key": ["words", "topics"], "name": "words_topics_rate"},
-    {"kind": "target", "key": ["page", "position"], "name": "page_position_rate"},
+    {"kind": "target", "key": ["page", "position"], "prior_key": "page", "name": "page_position_rate"},
     {"kind": "count", "key": "item_id", "name": "item_seen"},
     {"kind": "count", "key": ["user_id", "topics"], "of": "watched", "name": "user_topics_watched"},
     {"kind": "time_since", "key": "user_id", "name": "user_away"},
