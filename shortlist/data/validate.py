@@ -22,7 +22,7 @@ from shortlist.data.rules.leakage import column_aucs
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.rules.profile import LogProfile
 from shortlist.data.rules.quarantine import QuarantineWriter
-from shortlist.data.rules.row_rules import DayRules, RowCheck, build_log_checks, find_broken_checks
+from shortlist.data.rules.row_rules import DUPLICATE_ROW, DayRules, RowCheck, build_log_checks, find_broken_checks
 from shortlist.data.rules.side_rules import SideFacts, validate_side_table
 from shortlist.data.rules.table_rules import CAN_WARN, LogProblem, find_log_problems
 from shortlist.data.until import find_cut_day
@@ -170,6 +170,8 @@ def _write_rows(
                 refused = pl.concat(file_rows.refused).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
                 quarantine_writer.append(refused)
                 part.by_rule.update(dict(refused.group_by(Columns.RULE).len().iter_rows()))
+                if day in part.profile.days:
+                    part.profile.days[day].copies += int((refused[Columns.RULE] == DUPLICATE_ROW).sum())
             else:
                 writer.link(day, path, file_rows.rows, file_rows.positives)
     return files, live

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -37,7 +36,9 @@ _LEAK_PATTERN: Final = re.compile(r"column '(?P<name>\w+)' alone orders the labe
 _MIN_UNUSUAL_DAYS: Final = 3
 _MIN_UNUSUAL_SHARE: Final = 0.15
 _LEAST_MAX_RATIO: Final = 5.0
-_SHARE_PATTERN: Final = re.compile(r"\((?P<percent>[0-9.]+)%\)")
+_COPIES_PATTERN: Final = re.compile(
+    r"\((?P<percent>[0-9.]+)%\) rows copy an earlier one, on (?P<copied_days>\d+) of (?P<days>\d+) days"
+)
 
 
 class WrittenSpec(NamedTuple):
@@ -225,8 +226,10 @@ def _loosen_rule(problem: str, draft: SpecDraft, data: Data, facts: LogFacts | N
     """Make one problem of the log an exception of its spec; whether there was a way."""
     if problem.startswith(("volume:", "label rate:")):
         return facts is not None and _loosen_day_rule(problem, draft, data, facts)
-    if "rows copy an earlier one" in problem and (share := _SHARE_PATTERN.search(problem)):
-        copies = float(share["percent"])
+    if copied := _COPIES_PATTERN.search(problem):
+        if not _is_spread(int(copied["copied_days"]), int(copied["days"])):
+            return False
+        copies = float(copied["percent"])
         reason = f"{copies:g} % of the rows looked at are exact copies of earlier ones"
         return _set_rule(draft, "max_duplicate_share", f"{min(1.0, copies / 50):.2f}", reason)
     if problem.startswith("only ") and "valid rows; rules.min_rows" in problem:
@@ -243,9 +246,9 @@ def _loosen_day_rule(problem: str, draft: SpecDraft, data: Data, facts: LogFacts
     if problem.startswith("label rate:"):
         rates = [profile.rate for _, profile in facts.days]
         reason = f"label rates of days are {min(rates):.2%} to {max(rates):.2%}, half of them above {median(rates):.2%}"
-        is_spread = _is_spread(unusual_label_rates(facts, data), facts)
+        is_spread = _is_spread(len(unusual_label_rates(facts, data)), len(facts.days))
         return is_spread and _set_rule(draft, "max_label_rate_change", "1.0", reason)
-    if not _is_spread(unusual_volumes(facts, data), facts):
+    if not _is_spread(len(unusual_volumes(facts, data)), len(facts.days)):
         return False
     counts = [rows for _, rows in fill_missing_days(facts.days)]
     usual = median(count for count in counts if count)
@@ -255,9 +258,9 @@ def _loosen_day_rule(problem: str, draft: SpecDraft, data: Data, facts: LogFacts
     )
 
 
-def _is_spread(unusual: Mapping[date, str], facts: LogFacts) -> bool:
+def _is_spread(unusual_days: int, days: int) -> bool:
     """Whether so many days are unusual that they are as usual as the others; fewer are faults."""
-    return len(unusual) >= max(_MIN_UNUSUAL_DAYS, _MIN_UNUSUAL_SHARE * len(facts.days))
+    return unusual_days >= max(_MIN_UNUSUAL_DAYS, _MIN_UNUSUAL_SHARE * days)
 
 
 def _set_rule(draft: SpecDraft, name: str, value: str, reason: str) -> bool:

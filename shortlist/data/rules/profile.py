@@ -27,6 +27,8 @@ class DayProfile:
     nulls: Counter[str] = field(default_factory=Counter)
     """Column -> number of rows without a value."""
     digest: RowDigest = field(default_factory=RowDigest)
+    copies: int = 0
+    """Quarantined rows that are exact copies of others of the day."""
 
     @property
     def rate(self) -> float:
@@ -77,6 +79,7 @@ class LogProfile:
             profile.positives += counts.positives
             profile.nulls.update(counts.nulls)
             profile.digest.add_digest(counts.digest)
+            profile.copies += counts.copies
         times = [time for time in (self.newest, other.newest) if time is not None]
         self.newest = max(times, default=None)
         self.covered.update(other.covered)

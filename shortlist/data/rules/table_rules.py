@@ -37,7 +37,10 @@ def duplicate_share(facts: LogFacts, data: Data) -> Problems:
     rows, limit = facts.by_rule.get(DUPLICATE_ROW, 0), data.rules.max_duplicate_share
     if rows > limit * facts.read_rows:
         copies = format_share(rows, facts.read_rows)
-        yield f"{copies} rows copy an earlier one; rules.max_duplicate_share is {limit:.2%}"
+        copies_by_day = {day: profile.copies for day, profile in facts.days if profile.copies > limit * profile.rows}
+        most = max(copies_by_day, key=lambda day: copies_by_day[day], default=None)
+        on_days = "" if most is None else f", on {len(copies_by_day)} of {len(facts.days)} days, most of them on {most}"
+        yield f"{copies} rows copy an earlier one{on_days}; rules.max_duplicate_share is {limit:.2%}"
 
 
 def any_rows(facts: LogFacts, data: Data) -> Problems:

@@ -245,6 +245,27 @@ def test_a_newest_day_that_an_export_cut_short_is_named_and_loosens_nothing(
         assert any(f"its newest day, {last}, has {rows:,} rows, other days 9" in each for each in written.notices)
 
 
+def test_a_day_that_was_exported_twice_is_named_and_loosens_nothing(tmp_path: Path) -> None:
+    log, day = clicks(), START.date() + timedelta(days=5)
+    twice = pl.concat([log, log.filter(pl.col("time").dt.date() == day)])
+    twice.write_csv(tmp_path / "log.csv")
+    draft, written, _ = first_spec(tmp_path)
+    assert draft.rules == {}
+    problem = written.problems[0]
+    assert f"rows copy an earlier one, on 1 of 14 days, most of them on {day}; rules.max_duplicate_share" in problem
+
+
+def test_copies_on_all_days_loosen_their_rule_with_the_figure(tmp_path: Path) -> None:
+    log = clicks()
+    pl.concat([log, log.gather_every(10)]).sort("time").write_csv(tmp_path / "log.csv")
+    draft, written, _ = first_spec(tmp_path)
+    assert written.problems == ()
+    assert draft.rules["max_duplicate_share"] == (
+        "0.18",
+        "9.09 % of the rows looked at are exact copies of earlier ones",
+    )
+
+
 def test_days_that_differ_throughout_loosen_the_volume_rule_with_the_figures(tmp_path: Path) -> None:
     quiet = [START.date() + timedelta(days=day) for day in (3, 8, 13, 18)]  # four weekdays
     log = clicks(rows=20_000, days=20)
