@@ -14,7 +14,7 @@ export BUILDAH_ISOLATION=chroot
 
 if ! buildah pull -q "$base" > /dev/null 2>&1 && ! buildah inspect "$base" > /dev/null 2>&1; then
   echo "== no registry: a minimal Debian stands in for $base"
-  debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv,python3-pip bookworm "$work/root" \
+  debootstrap --variant=minbase --include=ca-certificates,libpython3.11,python3,python3-venv,python3-pip bookworm "$work/root" \
     > "$work/debootstrap.log" 2>&1 || { tail -n 5 "$work/debootstrap.log"; exit 1; }
   ln -sf python3 "$work/root/usr/bin/python"
   cp -L /etc/ssl/certs/ca-certificates.crt "$work/root/etc/ssl/certs/ca-certificates.crt"
@@ -33,8 +33,10 @@ echo "== again, from the kept layers" && time build > /dev/null
 image=$(sed -n 's/^export SHORTLIST_IMAGE=//p' "$work/built")
 container=$(buildah from --pull-never "$image")
 echo "== import of every component, 10 s each"
+TIMEFORMAT=%R
 for file in components/*.py; do
   module=components.$(basename "$file" .py)
-  timeout 10 buildah run "$container" -- python -c "import $module" || { echo "$module: not within 10 s"; exit 1; }
+  time timeout 10 buildah run "$container" -- python -c "import $module" || { echo "$module: not within 10 s"; exit 1; }
+  echo "$module"
 done
 buildah rm "$container" > /dev/null

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from acceptance import Acceptance, clean_up, run_rows
 from acceptance_pipelines import KubeflowPipelines
+from acceptance_receiver import ReceiverPod
 from kubernetes import client, config
 from real_cluster import RealCluster
 
@@ -61,7 +62,8 @@ def test_it_trains_serves_promotes_and_takes_back(tmp_path: Path, capfd: pytest.
     if not all(settings.values()):
         pytest.skip("the whole cluster is tried with make test-cluster KUBECONFIG=path HOST=http://... SPEC=mine.yaml")
     file, name = tmp_path / "spec.yaml", f"test-{uuid.uuid4().hex[:6]}"
-    file.write_text(yaml.safe_dump(small_spec(Path(settings[SPEC_VARIABLE]), name)))
+    small = small_spec(Path(settings[SPEC_VARIABLE]), name)
+    file.write_text(yaml.safe_dump(small))
 
     def spec_with(change: str) -> Spec:
         return load_spec(file, [change] if change else [])
@@ -82,12 +84,14 @@ def test_it_trains_serves_promotes_and_takes_back(tmp_path: Path, capfd: pytest.
         return subprocess.run(program, env=environment, check=False).returncode
 
     pipelines = KubeflowPipelines(KubeflowClient(settings[HOST_VARIABLE], cluster.namespace), spec_with, tmp_path)
+    receiver = ReceiverPod(configuration, cluster.namespace, yaml.safe_dump(small | {"name": f"{name}-alerted"}))
     acceptance = Acceptance(
         api=KubernetesAPI(api, cluster.namespace),
         owner=ObjectOwner(cluster=cluster.name, namespace=cluster.namespace, spec=name),
         request=real.request,
         command=command,
         pipelines=pipelines,
+        post_alert=receiver.post_alert,
         canary_deadline_seconds=DEADLINE_SECONDS,
     )
 
