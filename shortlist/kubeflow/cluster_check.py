@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,12 @@ from shortlist.system.project import project_root
 OPERATOR_ROLE: Final = "shortlist-operator"
 """Role of people who roll out."""
 TRIGGER_ACCOUNT: Final = "shortlist-trigger"
-_ROLES: Final = Path("deploy/k8s/base/accounts.yaml")
+_MANIFESTS: Final = Path("deploy/k8s")
+_ROLES: Final = _MANIFESTS / "base/accounts.yaml"
+_CHECKED_APART: Final = {"Kustomization", "Namespace", "ServiceAccount", "Secret", "Gateway"}
+_OLDEST_KUBERNETES: Final = (1, 30)
+"""The first with admission policies."""
+_WEBHOOK_SECRET: Final = "shortlist-webhook"  # noqa: S105 - a name
 _PIPELINE_ROLE: Final = "shortlist-pipeline"
 _ARTEFACT_SECRET: Final = "mlpipeline-minio-artifact"  # noqa: S105 - a name
 _LAUNCHER_SETTINGS: Final = "kfp-launcher"
@@ -85,6 +91,7 @@ class ClusterCheck:
         yield from self._accounts()
         yield from self._secrets()
         yield self._gateway()
+        yield from self._objects()
         yield from self._permissions()
         yield self._kubeflow()
 
@@ -103,13 +110,19 @@ class ClusterCheck:
         return any(pod.gpus for pod in pods)
 
     def _check_api(self) -> None:
-        if self._api.read("/version") is None:
+        text = str((self._api.read("/version") or {}).get("gitVersion", ""))
+        match = re.match(r"v(\d+)\.(\d+)", text)
+        if match is None:
             raise ClusterError("it names no version; is this the address of a Kubernetes API?")
+        if (int(match[1]), int(match[2])) < _OLDEST_KUBERNETES:
+            raise ClusterError(f"it is version {text}; wanted 1.30 or later, which has admission policies")
 
     def _kinds(self) -> Iterator[ClusterRequirement]:
         kinds = [
             (INFERENCE_SERVICE.api_version, INFERENCE_SERVICE.name, "install KServe 0.20 or later"),
             (HTTP_ROUTE.api_version, HTTP_ROUTE.name, "install Envoy Gateway 1.9 or later"),
+            ("keda.sh/v1alpha1", "ScaledObject", "install KEDA"),
+            ("monitoring.coreos.com/v1", "PodMonitor", "install the Prometheus Operator"),
         ]
         if self._cluster.workers:
             kinds.append((_TRAIN_JOBS, "TrainJob", "install Kubeflow Trainer"))
@@ -134,6 +147,8 @@ class ClusterCheck:
                 secret.name, keys, f"kubectl -n {self._api.namespace} create secret generic {secret.name} {files}"
             )
         yield self._secret(self._cluster.rollout_token, ("token",), f"{_APPLY} makes it, and the cluster fills it in")
+        create = f"kubectl -n {self._api.namespace} create secret generic {_WEBHOOK_SECRET}"
+        yield self._secret(_WEBHOOK_SECRET, ("accepted", "token"), f"{create} --from-file=accepted --from-file=token")
         launcher = self._object(
             f"ConfigMap {_LAUNCHER_SETTINGS}", f"/api/v1/namespaces/{{namespace}}/configmaps/{_LAUNCHER_SETTINGS}", ""
         )
@@ -175,6 +190,27 @@ class ClusterCheck:
             )
 
         return self._object(f"Gateway {name}", path, _APPLY, is_programmed)
+
+    def _objects(self) -> Iterator[ClusterRequirement]:
+        """Yield the other objects of the shipped manifests: a line per kind, or one for each that is missing."""
+        folder = project_root() / _MANIFESTS
+        yield from self._shipped(sorted((folder / "base").glob("*.yaml")), "/namespaces/{namespace}", _APPLY)
+        # The policy refuses images by tag.
+        for name in ("gateway-class.yaml", *(() if self._cluster.images.allow_tags else ("admission-policy.yaml",))):
+            yield from self._shipped([folder / name], "", f"kubectl apply -f {_MANIFESTS / name}")
+
+    def _shipped(self, files: list[Path], scope: str, repair: str) -> Iterator[ClusterRequirement]:
+        names_by_kind: dict[tuple[str, str], list[str]] = {}
+        for file in files:
+            for manifest in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+                if manifest["kind"] not in _CHECKED_APART:
+                    kind = (manifest["apiVersion"], manifest["kind"])
+                    names_by_kind.setdefault(kind, []).append(manifest["metadata"]["name"])
+        for (version, kind_name), names in names_by_kind.items():
+            path = f"/{'apis' if '/' in version else 'api'}/{version}{scope}/{_plural(kind_name)}"
+            objects = [self._object(f"{kind_name} {name}", f"{path}/{name}", repair) for name in names]
+            present = ClusterRequirement("ok", f"{kind_name} {', '.join(names)}")
+            yield from [requirement for requirement in objects if requirement.state != "ok"] or [present]
 
     def _permissions(self) -> Iterator[ClusterRequirement]:
         objects = list(yaml.safe_load_all((project_root() / _ROLES).read_text(encoding="utf-8")))
@@ -243,3 +279,13 @@ def _permissions(rules: list[Mapping[str, list[str]]] | list[Object]) -> Iterato
             for resource in rule["resources"]:
                 for name in rule.get("resourceNames") or [""]:
                     yield from (Permission(verb, group, resource, name) for verb in rule["verbs"])
+
+
+def _plural(kind: str) -> str:
+    """Return the name of a kind in paths.
+
+    >>> [_plural(kind) for kind in ("Service", "NetworkPolicy", "Gateway", "GatewayClass")]
+    ['services', 'networkpolicies', 'gateways', 'gatewayclasses']
+    """
+    stem = re.sub(r"([^aeiou])y$", r"\1ie", kind.lower())
+    return f"{stem}{'es' if stem.endswith('s') else 's'}"

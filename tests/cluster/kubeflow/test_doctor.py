@@ -24,7 +24,35 @@ DIGEST = "@sha256:" + "0" * 64
 NAMESPACE = "/api/v1/namespaces/shortlist"
 GATEWAY = "/apis/gateway.networking.k8s.io/v1/namespaces/shortlist/gateways/shortlist"
 
+BASE = ROOT / "deploy/k8s/base"
+PLURALS = {
+    "AlertmanagerConfig": "alertmanagerconfigs", "BackendTrafficPolicy": "backendtrafficpolicies",
+    "ClientTrafficPolicy": "clienttrafficpolicies", "CronJob": "cronjobs", "Deployment": "deployments",
+    "EnvoyProxy": "envoyproxies", "HTTPRoute": "httproutes", "HTTPRouteFilter": "httproutefilters",
+    "NetworkPolicy": "networkpolicies",
+    "PodDisruptionBudget": "poddisruptionbudgets", "PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules",
+    "Role": "roles", "RoleBinding": "rolebindings", "Service": "services",
+}  # fmt: skip
+"""Names of the kinds in paths, as their definitions have them."""
+GATEWAY_CLASS = "/apis/gateway.networking.k8s.io/v1/gatewayclasses/shortlist"
+POLICIES = [
+    f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic{ending}/shortlist-{objects}"
+    for ending in ("ies", "ybindings")
+    for objects in ("inference-services", "train-jobs")
+]
+
 Object = dict[str, Any]
+
+
+def shipped_paths() -> list[str]:
+    """Return the paths of the objects in the shipped manifests that have a plural here."""
+    manifests = [manifest for file in BASE.glob("*.yaml") for manifest in yaml.safe_load_all(file.read_text())]
+    paths = []
+    for manifest in manifests:
+        if (plural := PLURALS.get(manifest["kind"])) is not None:
+            group = f"api{'s' * ('/' in manifest['apiVersion'])}/{manifest['apiVersion']}"
+            paths.append(f"/{group}/namespaces/shortlist/{plural}/{manifest['metadata']['name']}")
+    return paths
 
 
 @pytest.fixture
@@ -36,12 +64,15 @@ def kube() -> Iterator[KubeServer]:
             "shortlist-objects": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
             "shortlist-rollout-token": ("token",),
             "mlpipeline-minio-artifact": ("accesskey", "secretkey"),
+            "shortlist-webhook": ("token", "accepted"),
         }
         server.objects_by_path = {
             "/version": {"gitVersion": "v1.35.0"},
             "/apis/serving.kserve.io/v1beta1": {"resources": [{"kind": "InferenceService"}]},
             "/apis/gateway.networking.k8s.io/v1": {"resources": [{"kind": "HTTPRoute"}]},
-            NAMESPACE: {},
+            "/apis/keda.sh/v1alpha1": {"resources": [{"kind": "ScaledObject"}]},
+            "/apis/monitoring.coreos.com/v1": {"resources": [{"kind": "PodMonitor"}]},
+            **{path: {} for path in (NAMESPACE, GATEWAY_CLASS, *POLICIES, *shipped_paths())},
             GATEWAY: {"status": {"conditions": [{"type": "Programmed", "status": "True"}]}},
             **{
                 f"{NAMESPACE}/serviceaccounts/shortlist-{name}": {}
@@ -89,7 +120,24 @@ def missing(file: Path) -> list[str]:
 def test_a_cluster_with_everything_lacks_nothing(spec_file: Path, server: KubeflowServer) -> None:
     states = {finding.subject: finding.state for finding in findings(spec_file, server.url)}
     assert set(states.values()) == {"ok"}, states
-    assert len(states) == 23
+    assert len(states) == 26 + len(PLURALS) + 3
+
+
+def test_policies_that_refuse_images_by_tag_are_not_missed_where_these_are_allowed(
+    kube: KubeServer, spec_file: Path
+) -> None:
+    without(*POLICIES)(kube)
+    assert len(missing(spec_file)) == len(POLICIES)
+    spec = yaml.safe_load(spec_file.read_text())
+    spec["runtime"]["cluster"]["images"]["allow_tags"] = True
+    spec_file.write_text(yaml.safe_dump(spec))
+    assert missing(spec_file) == []
+
+
+def test_every_shipped_kind_is_checked() -> None:
+    manifests = [manifest for file in BASE.glob("*.yaml") for manifest in yaml.safe_load_all(file.read_text())]
+    checked_apart = {"Kustomization", "Namespace", "ServiceAccount", "Secret", "Gateway"}
+    assert {manifest["kind"] for manifest in manifests} == checked_apart | set(PLURALS)
 
 
 def without(*paths: str) -> Callable[[KubeServer], object]:
@@ -117,6 +165,32 @@ SMALL = {"spec": {"selector": {}, "template": {"spec": {"containers": [{"name": 
     ("spoil", "line"),
     [
         (without("/version"), "Kubernetes API: it names no version"),
+        (
+            lambda kube: kube.objects_by_path.update({"/version": {"gitVersion": "v1.29.4"}}),
+            "Kubernetes API: it is version v1.29.4; wanted 1.30 or later",
+        ),
+        (without("/apis/keda.sh/v1alpha1"), "kind ScaledObject of keda.sh/v1alpha1: this cluster does not know it; in"),
+        (
+            without("/apis/monitoring.coreos.com/v1"),
+            "kind PodMonitor of monitoring.coreos.com/v1: this cluster does n",
+        ),
+        (
+            without(f"{NAMESPACE}/secrets/shortlist-webhook"),
+            "Secret shortlist-webhook with accepted, token: kubectl -n shortlist create secret generic shortlist-web",
+        ),
+        (
+            without("/apis/networking.k8s.io/v1/namespaces/shortlist/networkpolicies/shortlist-command"),
+            "NetworkPolicy shortlist-command: kubectl apply -k deploy/k8s/overlays/...",
+        ),
+        (
+            without("/apis/apps/v1/namespaces/shortlist/deployments/shortlist-trigger"),
+            "Deployment shortlist-trigger: kubectl apply -k deploy/k8s/overlays/...",
+        ),
+        (without(GATEWAY_CLASS), "GatewayClass shortlist: kubectl apply -f deploy/k8s/gateway-class.yaml"),
+        (
+            without(POLICIES[1]),
+            "ValidatingAdmissionPolicy shortlist-train-jobs: kubectl apply -f deploy/k8s/admission-",
+        ),
         (
             without("/apis/serving.kserve.io/v1beta1"),
             "kind InferenceService of serving.kserve.io/v1beta1: this cluster does not know it; install KServe 0.20",
@@ -197,8 +271,8 @@ def test_the_command_prints_a_line_each_and_fails_when_something_is_missing(
     kube: KubeServer, spec_file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for code, options, last in (
-        (0, ("--cluster",), "22 ok, 0 missing, 1 not checked"),
-        (1, ("--cluster",), "21 ok, 1 missing, 1 not checked"),
+        (0, ("--cluster",), "43 ok, 0 missing, 1 not checked"),
+        (1, ("--cluster",), "42 ok, 1 missing, 1 not checked"),
         (2, (), ""),
     ):
         monkeypatch.setattr(sys, "argv", ["shortlist", "doctor", str(spec_file), *options])
