@@ -13,6 +13,7 @@ from shortlist.first_spec.columns import ColumnProfile
 from shortlist.first_spec.tables import TableSample
 
 _MIN_DETERMINED_SHARE: Final = 0.99
+_MIN_NUMBERED_SHARE: Final = 0.9
 _MIN_REPEATED_VALUES: Final = 20
 """Fewest values on several rows that say how long values live."""
 _REQUEST_SECONDS: Final = 300.0
@@ -96,6 +97,30 @@ class KeyBehaviour:
         if repeated.height < _MIN_REPEATED_VALUES:
             return False
         return int((repeated["values"] == 1).sum()) >= _MIN_DETERMINED_SHARE * repeated.height
+
+    def numbers_requests(
+        self, column: ColumnProfile, request: ColumnProfile | None, user: ColumnProfile | None
+    ) -> bool:
+        """Return whether a column numbers the rows of nearly every request: no gap, and the same first number.
+
+        Args:
+            column: A column of integers.
+            request: The column that rows of a request share; None: rows of a user with the same time are of one.
+            user: The column that names the user.
+        """
+        if request is not None:
+            groups = {"request": request.values}
+        elif user is not None and self._times is not None:
+            groups = {"user": user.values, "time": self._times}
+        else:
+            return False
+        number = pl.col("number")
+        has_first = number.min() == column.values.min()
+        is_numbered = has_first & (number.max() - number.min() + 1 == pl.len()) & number.is_unique().all()
+        rows = pl.DataFrame({**groups, "number": column.values}).drop_nulls()
+        requests = rows.group_by(*groups).agg(pl.len().alias("rows"), is_numbered.alias("numbered"))
+        numbered = requests.filter(pl.col("rows") > 1)["numbered"]
+        return len(numbered) >= _MIN_REPEATED_VALUES and int(numbered.sum()) >= _MIN_NUMBERED_SHARE * len(numbered)
 
     def _measure_lifetime(self, column: ColumnProfile) -> Lifetime | None:
         if self._times is None or column.values.dtype.is_nested():

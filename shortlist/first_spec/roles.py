@@ -207,13 +207,33 @@ def choose_request(
     return RoleChoice(best.source, f"{best.rows_per_value:.1f} rows share a value{lives}", _source_names(requests[1:]))
 
 
-def find_position(log: TableSample, used_columns: Iterable[str | None]) -> tuple[ColumnProfile, bool] | None:
-    """Return the column with the place at which a row was shown, and whether places begin at 1; None without one."""
-    for column in _key_columns(log, used_columns):
-        values = column.values.drop_nulls()
-        is_place = column.type == "integer" and _has_name(column, _POSITION_PATTERN) and column.distinct > 1
-        if is_place and len(values) and int(values.min()) >= 0 and int(values.max()) <= _MAX_PLACES:  # type: ignore[arg-type]
-            return column, int(values.min()) >= 1  # type: ignore[arg-type]
+def find_position(
+    log: TableSample,
+    used_columns: Iterable[str | None],
+    behaviour: KeyBehaviour,
+    request: str | None,
+    user: str | None,
+) -> tuple[ColumnProfile, bool] | None:
+    """Return the column with the place at which a row was shown, and whether places begin at 1; None without one.
+
+    Args:
+        log: The log.
+        used_columns: Columns that have a role.
+        behaviour: What its keys do.
+        request: Column whose values the rows of one answer share.
+        user: Column that names the user.
+    """
+    places = [
+        column
+        for column in _key_columns(log, used_columns)
+        if column.type == "integer" and column.distinct > 1 and int(column.values.max()) <= _MAX_PLACES  # type: ignore[arg-type]
+    ]
+    request_and_user = [None if name is None else log.column(name) for name in (request, user)]
+    numbering = [column for column in places if behaviour.numbers_requests(column, *request_and_user)]
+    named = [column for column in places if _has_name(column, _POSITION_PATTERN)]
+    for column in (*numbering, *named):
+        if (first_place := int(column.values.min())) >= 0:  # type: ignore[arg-type]
+            return column, first_place >= 1
     return None
 
 

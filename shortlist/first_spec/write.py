@@ -118,7 +118,7 @@ def write_spec(draft: SpecDraft, name: str) -> WrittenSpec:
 
 def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
     """Add the position, what visits are, and which columns the item alone determines."""
-    if found_position := roles.find_position(draft.log, draft.roles):
+    if found_position := roles.find_position(draft.log, draft.roles, behaviour, draft.request, draft.user):
         column, begins_at_one = found_position
         if begins_at_one:
             draft.position = column.source

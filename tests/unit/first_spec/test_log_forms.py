@@ -360,6 +360,23 @@ def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
         assert draft.comments[column].startswith("the item alone determines it: in a table of items")
 
 
+@pytest.mark.parametrize("left_out", [[], ["search"]], ids=["requests have a key", "rows of one moment"])
+def test_a_column_that_numbers_the_rows_of_requests_is_their_position_whatever_its_name(
+    left_out: list[str], tmp_path: Path
+) -> None:
+    late = pl.duration(seconds=0 if left_out else pl.col("rank"))  # rows of a request with a key may differ in time
+    log = visits().with_columns(pl.col("time") + late)
+    log.rename({"rank": "idx"}).drop(left_out).write_csv(tmp_path / "log.csv")
+    _, _, spec = first_spec(tmp_path)
+    assert spec.data.position == "idx" and not any("idx" in name for name in spec.features.names)
+
+
+def test_a_number_that_repeats_within_requests_is_a_feature(tmp_path: Path) -> None:
+    visits().rename({"rank": "idx"}).with_columns(pl.col("idx") // 2 + 1).write_csv(tmp_path / "log.csv")
+    _, _, spec = first_spec(tmp_path)
+    assert spec.data.position is None and "idx_code" in spec.features.names
+
+
 def test_newest_days_of_users_with_few_rows_are_skipped(tmp_path: Path) -> None:
     clicks().write_csv(tmp_path / "log.csv")
     text = first_spec(tmp_path)[1].text
