@@ -40,11 +40,13 @@ Feast, which takes time to fill (4.0 instead of 5.5 processor seconds a run)."""
 _DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
 _TOGETHER = {
     "training": ("graphs/test_training.py",),
+    "ten logs": ("graphs/test_ten_logs.py",),
     "rollouts": ("serving/rollouts",),
+    "drill": ("serving/test_drill.py",),
+    "loop": ("graphs/test_loop.py",),
     "every kind": ("graphs/test_every_kind.py",),
     "installed": ("graphs/test_installed.py",),
     "finished": ("graphs", "cluster/test_profile_run.py"),
-    "drill": ("serving/test_drill.py",),
     "validation": ("unit/serving/validation",),
     "server": ("unit/serving/server",),
     "export": ("unit/serving/export",),
