@@ -29,8 +29,10 @@ PRELOADED: Final = (
     *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store"),
     *("shortlist.tracking.steps", "shortlist.features.kinds.registry", "shortlist.features.transform"),
     *("shortlist.tracking.run_context", "shortlist.report.kubeflow_artefacts"),
+    *("shortlist.training.ensembles", "shortlist.serving.validation.slates", "numba"),
 )
-"""Modules that at least a third of the steps import. Not torch, XGBoost and Feast: few steps need them.
+"""Modules that several steps import. Not torch, XGBoost and Feast, which few steps need, nor ONNX Runtime, which starts
+a thread.
 
 None of them starts a Python thread, opens a connection or uses the GPU when it is imported.
 """

@@ -66,7 +66,7 @@ def _iter_problems(
     stages: Recommender, request: SlateRequest, slate: Slate, shown_slate: ShownSlate | None
 ) -> Iterator[str]:
     items = slate.items
-    if items.n_unique() != len(items):
+    if len({*items.to_list()}) != len(items):
         yield "an item is shown twice"
     if shown_slate is None:
         yield "an item is shown that is no candidate"

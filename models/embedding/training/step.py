@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from inspect import unwrap
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
@@ -201,9 +202,19 @@ def row_optimizer(options: StepOptions) -> type[RowWiseAdagrad]:
     return StaticShapeAdagrad if options.fixed_shapes else RowWiseAdagrad
 
 
+class _AdamW(torch.optim.AdamW):
+    """torch's optimizer without its decorators for compiled steps: they import torch's compiler, which takes 2 s."""
+
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+    add_param_group = unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
+    state_dict = unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
+
+
 def make_adam(model: EmbeddingModel, section: EmbeddingSection, device: str) -> torch.optim.AdamW:
     """Return the optimizer of the perceptrons."""
-    return torch.optim.AdamW(
+    return _AdamW(
         model.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True,
         capturable=device == "cuda",
     )  # fmt: skip

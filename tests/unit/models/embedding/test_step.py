@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -179,6 +181,34 @@ def test_the_plain_step_does_wait(kind: str) -> None:
     _, plain = a_step(LAYOUTS[kind])
     with NothingWaits(), pytest.raises(AssertionError, match="waits for the device"):
         plain(a_batch(LAYOUTS[kind], 9, 0))
+
+
+def test_the_optimizer_is_torchs_without_its_compiler() -> None:
+    layout = LAYOUTS["singles"]
+    weights = {}
+    for optimizer in (None, torch.optim.AdamW):
+        model, plain = a_step(layout)
+        if optimizer is not None:
+            plain._adam = optimizer(model.parameters(), lr=SECTION.learning_rate, weight_decay=0.01, fused=True)
+        for seed in range(5):
+            plain(a_batch(layout, 16, seed))
+        plain.restore(plain.state())
+        plain(a_batch(layout, 16, 5))
+        weights[optimizer] = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    assert torch.equal(weights[None], weights[torch.optim.AdamW])
+    code = """
+import sys, torch
+from models.dlrm.section import DLRMModel
+from models.embedding.training.step import make_adam
+model = torch.nn.Linear(2, 1)
+adam = make_adam(model, DLRMModel(features=("*",)), "cpu")
+model(torch.ones(1, 2)).sum().backward()
+adam.step()
+adam.zero_grad()
+adam.load_state_dict(adam.state_dict())
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
