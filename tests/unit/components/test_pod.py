@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from components.pod import RETRIES_VARIABLE, run_with_retries
+from components.pod import RETRIES_VARIABLE, main, run_with_retries
 
 STEPS = """
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_a_step_runs_again_while_a_store_cannot_be_reached(
     executor_input: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(RETRIES_VARIABLE, "2")
-    assert run_with_retries("steps_of_a_test:write", executor_input, wait_seconds=0.01) == 0
+    monkeypatch.setattr("components.pod.run_with_retries", partial(run_with_retries, wait_seconds=0.01))
+    assert main(["steps_of_a_test:write", "--executor_input", json.dumps(executor_input)]) == 0
     assert attempts(tmp_path) == 2
     assert [path.name for path in (tmp_path / "table").iterdir()] == ["whole"]  # nothing is left of the first attempt
     assert json.loads((tmp_path / "output.json").read_text())["parameterValues"] == {"Output": 1}
