@@ -18,6 +18,8 @@ from shortlist.system.progress import emit
 LACKING: Final = "lacking_files"
 """Number of files without a declared column, by the column's name in the files; in the raw log's notes where there are
 any."""
+AHEAD_AFTER: Final = timedelta(days=1)
+"""Time after now from which a row's clock was wrong."""
 STALE_AFTER: Final = timedelta(days=7)
 """Age of the newest row from which a log without `rules.max_age_hours` is called old."""
 _MAX_FILES_SHOWN: Final = 3
@@ -78,10 +80,15 @@ def short_day_notices(facts: LogFacts, data: Data) -> Iterator[str]:
 
 
 def age_notices(newest: datetime | None, data: Data, now: datetime) -> Iterator[str]:
-    """Yield a sentence on a log whose newest row is old, unless `rules.max_age_hours` judges its age."""
-    if newest is None or data.rules.max_age_hours is not None or not isinstance(data.source, LogFiles):
+    """Yield a sentence on a newest row that is yet to come, or old where `rules.max_age_hours` does not judge it."""
+    if newest is None or data.clock.kind != "column" or not isinstance(data.source, LogFiles):
         return
-    if data.clock.kind == "column" and now - newest > STALE_AFTER:
+    if newest - now > AHEAD_AFTER:
+        yield (
+            f"The log: its newest row is of {newest:%Y-%m-%d}, and today is {now:%Y-%m-%d}; a clock was ahead. Declare"
+            " data.clock.latest: rows from then on are quarantined."
+        )
+    elif data.rules.max_age_hours is None and now - newest > STALE_AFTER:
         yield (
             f"The log: its newest row is of {newest:%Y-%m-%d}, {(now - newest).days} days ago; declare"
             " rules.max_age_hours to refuse a log that is too old."

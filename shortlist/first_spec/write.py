@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from shortlist.contracts import DataError
+from shortlist.data.log_notices import AHEAD_AFTER
 from shortlist.data.rules.day_rules import fill_missing_days, unusual_label_rates, unusual_volumes
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.sample_check import check_sample
@@ -248,7 +249,9 @@ def _loosen_day_rule(problem: str, draft: SpecDraft, data: Data, facts: LogFacts
         reason = f"label rates of days are {min(rates):.2%} to {max(rates):.2%}, half of them above {median(rates):.2%}"
         is_spread = _is_spread(len(unusual_label_rates(facts, data)), len(facts.days))
         return is_spread and _set_rule(draft, "max_label_rate_change", "1.0", reason)
-    if not _is_spread(len(unusual_volumes(facts, data)), len(facts.days)):
+    newest = facts.profile.newest
+    is_ahead = newest is not None and newest - facts.now > AHEAD_AFTER
+    if is_ahead or not _is_spread(len(unusual_volumes(facts, data)), len(facts.days)):
         return False
     counts = [rows for _, rows in fill_missing_days(facts.days)]
     usual = median(count for count in counts if count)

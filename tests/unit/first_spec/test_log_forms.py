@@ -278,6 +278,19 @@ def test_days_that_differ_throughout_loosen_the_volume_rule_with_the_figures(tmp
     assert float(value) < 0.1 and reason.startswith("days of this log have 8") and ", half of them above " in reason
 
 
+def test_rows_of_clocks_that_were_ahead_are_named_and_loosen_nothing(tmp_path: Path) -> None:
+    is_ahead = pl.int_range(pl.len()) % 900 == 5
+    ahead = pl.lit(datetime.now(UTC) + timedelta(days=400)) + pl.duration(days=pl.int_range(pl.len()) // 900)
+    log = clicks(rows=9_000).with_columns(time=pl.when(is_ahead).then(ahead).otherwise("time"))
+    log.write_csv(tmp_path / "log.csv")
+    draft, written, spec = first_spec(tmp_path)
+    assert draft.rules == {} and written.problems[0].startswith("volume: ")
+    assert any("a clock was ahead. Declare data.clock.latest" in notice for notice in written.notices)
+    clock = spec.data.clock.model_copy(update={"latest": datetime.now(UTC).date()})
+    split = spec.data.split.model_copy(update={"warmup_days": 1, "validation_days": 2, "test_days": 2})
+    assert check_sample(spec.data.model_copy(update={"clock": clock, "split": split}), tmp_path).problems == ()
+
+
 def test_weekends_with_a_tenth_of_the_rows_are_usual(tmp_path: Path) -> None:
     log = clicks(rows=40_000, days=28)
     log = log.filter((pl.col("time").dt.weekday() < 6) | (pl.int_range(pl.len()) % 10 == 0))
