@@ -21,6 +21,7 @@ from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import RELEASE_ANNOTATION, SPEC_ANNOTATION, ObjectOwner, contains
 from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, shares, weights_by_service
 from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
+from shortlist.serving.log.committer import _arguments
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Autoscaling, Cluster, Secret, Task, Toleration
 from shortlist.spec.serving import Serving
@@ -78,6 +79,15 @@ def test_keda_reads_the_scaled_objects_of_kserve(milliseconds: float) -> None:
     assert queue["metadata"]["serverAddress"] == cluster.prometheus
     cpu = {"type": "cpu", "metadata": {"value": "70"}, "metricType": "Utilization"}
     assert by_component["transformer"]["spec"]["triggers"] == [cpu]
+
+
+def test_the_log_of_a_pod_is_less_than_ten_thousand_files_a_day() -> None:
+    (committer,) = (
+        container
+        for container in inference_service(version(), CLUSTER)["spec"]["transformer"]["containers"]
+        if container["name"] == "log-committer"
+    )
+    assert 24 * 3600 / _arguments().parse_args(committer["args"]).commit_seconds < 10_000
 
 
 def test_a_pod_that_fills_its_disk_is_evicted_before_its_node_is_full() -> None:
