@@ -96,6 +96,13 @@ def _if_nodes(graph: Graph, condition: Tensor, value: Tensor, other_value: Tenso
     return graph.add("Where", graph.add("Equal", condition, scalar(1)), value, other_value)
 
 
+def _power_nodes(graph: Graph, base: Tensor, exponent: Tensor) -> str:
+    # NaN to the power of 0, and 1 to that of NaN, are 1 by IEEE 754.
+    is_null = graph.is_missing(graph.add("Add", base, exponent))
+    power = finite_nodes(graph, graph.add("Pow", base, exponent))
+    return graph.add("Where", is_null, scalar(math.nan), power)
+
+
 def _modulus_nodes(graph: Graph, first: Tensor, second: Tensor) -> str:
     whole = graph.add("Mul", graph.add("Floor", graph.add("Div", first, second)), second)
     return finite_nodes(graph, graph.add("Sub", first, whole))
@@ -133,7 +140,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "Multiply": _arithmetic("Mul", lambda first, second: first * second),
     "RustDivide": _arithmetic("Div", lambda first, second: first / second),
     "Modulus": Operation(_TWO, lambda first, second: finite(first - (first / second).floor() * second), _modulus_nodes),
-    "Pow.Generic": _arithmetic("Pow", lambda base, exponent: base**exponent),
+    "Pow.Generic": Operation(_TWO, lambda base, exponent: finite(base**exponent), _power_nodes),
     "Eq": _comparison("Equal", lambda first, second: first == second),
     "Gt": _comparison("Greater", lambda first, second: first > second),
     "GtEq": _comparison("GreaterOrEqual", lambda first, second: first >= second),

@@ -11,7 +11,7 @@ import onnxruntime
 import polars as pl
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shortlist.contracts import ShortlistError
@@ -156,6 +156,7 @@ def conditions(depth: int) -> st.SearchStrategy[str]:
     )
 
 
+@example(values=["POW(price, 0)", "POW(1, price)"], rows=[(None, None, None), (3.0, None, None)])
 @given(
     values=st.lists(expressions(), min_size=1, max_size=3),
     rows=st.lists(st.tuples(VALUES, VALUES, VALUES), min_size=1, max_size=8),
