@@ -23,7 +23,7 @@ class AveragedSGD:
                 learn how their rows differ from the others, so that an id without rows, as of an unknown or missing
                 value, scores like the average.
             l2: L2 penalty.
-            seed: Of the rows' order.
+            seed: Seed of the rows' order.
         """
         from models.logistic.sgd_kernels import new_state
 

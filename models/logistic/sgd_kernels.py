@@ -16,7 +16,6 @@ _INTERCEPT_SPEED = 0.01
 _RATE = 0.05
 """Learning rate of the first step; it falls with the fourth root of the number of steps."""
 
-
 _SCALE, _SCALE_SUM, _STEPS, _INTERCEPT, _INTERCEPT_SUM = range(5)
 """Places of `SolverState.sums`."""
 
