@@ -54,7 +54,7 @@ LINE = {
 def small() -> Spec:
     """The shipped drill in a small world: ten days to train on, and from the first one that is live other tastes."""
     spec = yaml.safe_load(SHIPPED.read_text())
-    days = TRAIN_DAYS + 7
+    days = TRAIN_DAYS + 8
     tastes = {"kind": "changed_tastes", "from_day": TRAIN_DAYS, "strength": 1.0}
     spec["data"]["source"] |= {"rows": 3_500 * days, "days": days, "drifts": [tastes]}
     spec["data"]["live"] |= {"max_share": 1}  # every row is accounted for
@@ -66,7 +66,8 @@ def small() -> Spec:
     trees = spec["models"]["xgboost"] | {"rounds": 80, "learning_rate": 0.2}
     trees["features"] = [name for name in trees["features"] if name not in LEFT_OUT]
     spec["models"] = {"xgboost": trees, "logistic": LINE}
-    spec["monitoring"] |= {"pages": "none"}
+    # Three days of the new tastes: the next model is better, and no rollout's chance can say otherwise.
+    spec["monitoring"] |= {"pages": "none", "retrain": {"cooldown_hours": 24, "bad_windows": 3}}
     spec["serving"]["log"] |= {"feature_sampling": 1.0}
     return patient(spec)
 
