@@ -40,7 +40,7 @@ Feast, which takes time to fill (4.0 instead of 5.5 processor seconds a run)."""
 _DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
 _TOGETHER = {
     "training": ("graphs/test_training.py",),
-    "ten logs": ("graphs/test_ten_logs.py",),
+    "unseen logs": ("graphs/test_unseen_logs.py",),
     "rollouts": ("serving/rollouts",),
     "drill": ("serving/test_drill.py",),
     "loop": ("graphs/test_loop.py",),

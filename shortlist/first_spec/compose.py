@@ -25,7 +25,10 @@ _LINE_WIDTH: Final = 90
 _MAX_CROSS_VALUES: Final = 500
 _MAX_CATEGORY_VALUES: Final = 20_000
 _LOG_THRESHOLD: Final = 100
-_MAX_CROSSES: Final = 3
+_MAX_USER_CROSSES: Final = 3
+_MAX_ITEM_CROSSES: Final = 2
+_MIN_ITEM_CROSS_ROWS: Final = 10
+"""Fewest rows of an item in a category, on average, that are worth a rate."""
 _MAX_SLATE_NUMBERS: Final = 3
 _MIN_YOUNG_SHARE: Final = 0.3
 """Share of rows with items of the last day from which on statistics are counted by the hour."""
@@ -282,17 +285,7 @@ class _FeatureComposer:
                 continue
             yield from self._add("*_rate", f"{{kind: target, key: {name}, name: {name}_rate}}")
         crossable = sorted((c for c in categories if c[1].distinct <= _MAX_CROSS_VALUES), key=lambda c: -c[1].distinct)
-        # What a table of users says of the user tells no two items apart.
-        user_columns = {
-            column.source for side in draft.sides if side.key == draft.user for column in side.table.columns
-        }
-        for name in (
-            [name for name, column in crossable if column.source not in user_columns][:_MAX_CROSSES]
-            if self._user
-            else ()
-        ):
-            pair = f"key: [{self._user}, {name}], name: {self._user}_{name}_rate, prior_key: {self._user}"
-            yield from self._add("*_rate", f"{{kind: target, {pair}, prior: 5{self._skipped}}}")
+        yield from self._pair_rates(crossable)
         for column in self._histories():
             history_key = f"of: {self._name_of_side(column)}, name: {self._name_of_side(column)}_listed"
             yield from self._add("*_listed", f"{{kind: count, key: {self._item}, {history_key}}}")
@@ -324,6 +317,29 @@ class _FeatureComposer:
             yield from self._add("*_rate", f"{{kind: target, key: {key}, name: {key}_rate, prior: 10{skipped}}}")
             yield from self._add("*_seen", f"{{kind: count, key: {key}, name: {key}_seen}}")
             yield from self._add("*_away", f"{{kind: time_since, key: {key}, name: {key}_away}}")
+
+    def _pair_rates(self, crossable: list[tuple[str, ColumnProfile]]) -> Iterator[str]:
+        """Give the rates of users and of items in the categories that they do not determine themselves."""
+        draft = self._draft
+        if draft.user is not None:
+            determined = draft.determined_columns(draft.user)
+            names = [name for name, column in crossable if column.source not in determined]
+            for name in names[:_MAX_USER_CROSSES]:
+                yield from self._pair_rate(self._user, name, f"prior: 5{self._skipped}")
+        if draft.item is not None:
+            determined = draft.determined_columns(draft.item)
+            max_values = draft.total_rows / draft.log.column(draft.item).distinct / _MIN_ITEM_CROSS_ROWS
+            names = [
+                name
+                for name, column in crossable
+                if column.source not in determined and column.type != "tags" and column.distinct <= max_values
+            ]
+            for name in names[:_MAX_ITEM_CROSSES]:
+                yield from self._pair_rate(self._item, name, "prior: 10")
+
+    def _pair_rate(self, key: str | None, category: str, smoothing: str) -> Iterator[str]:
+        pair = f"key: [{key}, {category}], name: {key}_{category}_rate, prior_key: {key}"
+        yield from self._add("*_rate", f"{{kind: target, {pair}, {smoothing}}}")
 
     @property
     def _skipped(self) -> str:

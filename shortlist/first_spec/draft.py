@@ -55,6 +55,8 @@ class SpecDraft:
     """Rule -> its value as YAML, and why it is not the default."""
     comments: dict[str, str] = field(default_factory=dict)
     """What the spec says of a column of the log, by its source name."""
+    determined_by: dict[str, str] = field(default_factory=dict)
+    """Columns of the log that a key alone determines, by their source names -> that of the key."""
     unused: set[str] = field(default_factory=set)
     """Columns of the log that become no feature, by their source names."""
     user_returns: bool = False
@@ -85,6 +87,11 @@ class SpecDraft:
     def roles(self) -> set[str | None]:
         """Columns of the log that have a role."""
         return {self.label, self.clock, self.user, self.item, self.request, self.impression, self.position}
+
+    def determined_columns(self, key: str) -> set[str]:
+        """Return the columns that a key alone determines, in the log or by a table: the source names of all."""
+        in_tables = {column.source for side in self.sides if side.key == key for column in side.table.columns}
+        return in_tables | {column for column, its_key in self.determined_by.items() if its_key == key}
 
     def name_of(self, column: ColumnProfile, side: SideTableDraft | None = None) -> str:
         """Return the name by which the spec declares a column: no other column's, and none of Shortlist's own."""

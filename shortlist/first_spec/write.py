@@ -140,6 +140,7 @@ def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
             continue
         for role, source in keys.items():
             if source is not None and column.distinct > 1 and behaviour.determines(draft.log.column(source), column):
+                draft.determined_by[column.source] = source
                 draft.comments[column.source] = (
                     f"the {role} alone determines it: in a table of {role}s (side_tables), no request needs to send it"
                 )

@@ -390,6 +390,19 @@ def test_a_number_that_repeats_within_requests_is_a_feature(tmp_path: Path) -> N
     assert spec.data.position is None and "idx_code" in spec.features.names
 
 
+def test_users_and_items_have_rates_in_the_categories_that_they_do_not_determine(tmp_path: Path) -> None:
+    request = pl.int_range(pl.len()) // 4
+    columns = {name: pl.format(name + " {}", number) for name, number in {
+        "city": pl.col("shopper") % 4, "device": request % 3, "store": request % 40
+    }.items()}  # fmt: skip
+    visits().with_columns(**columns).write_csv(tmp_path / "log.csv")
+    rates = {feature.key for feature in first_spec(tmp_path)[2].features.columns if feature.kind == "target"}
+    assert {key for key in rates if len(key) == 2} == {
+        ("shopper", "store"), ("shopper", "category"), ("shopper", "device"),  # a shopper has one city
+        ("product", "city"), ("product", "device"),  # a product has one category, and one row in each of 40 stores
+    }  # fmt: skip
+
+
 def test_newest_days_of_users_with_few_rows_are_skipped(tmp_path: Path) -> None:
     clicks().write_csv(tmp_path / "log.csv")
     text = first_spec(tmp_path)[1].text

@@ -1,4 +1,4 @@
-"""`shortlist init` and one run on ten logs that nobody has seen: nine with planted signal, one without any."""
+"""`shortlist init` and one run on eleven logs that nobody has seen: ten with planted signal, one without any."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class World:
     """Rows with planted probabilities, in time order."""
 
     rows: pl.DataFrame
-    """`user`, `item`, `device`, `price`, `category`, `label`, `time`."""
+    """`user`, `item`, `device`, `price`, `label`, `time`, and what else was logged."""
     probability: np.ndarray
 
     def planted_auc(self, test_days: int) -> float:
@@ -66,6 +66,38 @@ def plant(seed: int, signal: float = 1.0) -> World:
     return World(rows, probability)
 
 
+def plant_without_signal(seed: int) -> World:
+    """Return a world in which nothing matters."""
+    return plant(seed, signal=0.0)
+
+
+def plant_visits(seed: int) -> World:
+    """Return a world of visits with five places each, in which an item is liked on one of two devices."""
+    visits, places, users, items = DAYS * 300, 5, 200, 60
+    draw = np.random.default_rng(seed)
+    seconds, visitors = np.sort(draw.integers(0, DAYS * 86_400, visits)), draw.integers(0, users, visits)
+    is_ios, place = draw.random(visits) < 0.5, np.arange(1, places + 1)
+    shown_items = draw.random((visits, items)).argsort(axis=1)[:, :places]
+    item_effect, user_effect = draw.normal(0, 1, items), draw.normal(0, 1, users)
+    prices = np.round(np.exp(draw.normal(2.5, 0.7, items)), 2)
+    device_effect = np.where(is_ios[:, None] == (shown_items % 2 == 0), 0.8, -0.8)
+    log_odds = item_effect[shown_items] + user_effect[visitors][:, None] + device_effect - 0.2 * place - 1
+    probability = 1 / (1 + np.exp(-log_odds))
+    by_visit = {
+        "user": [f"s{visitor:04}" for visitor in visitors],
+        "visit": [f"v{visit:06}" for visit in range(visits)],
+        "device": np.where(is_ios, "ios", "android"),
+        "time": [START + timedelta(seconds=int(second)) for second in seconds],
+    }
+    rows = pl.DataFrame({name: np.repeat(values, places) for name, values in by_visit.items()}).with_columns(
+        item=pl.Series(shown_items.ravel() + 1),
+        place=pl.Series(np.tile(place, visits)),
+        price=pl.Series(prices[shown_items.ravel()]),
+        label=pl.Series((draw.random((visits, places)) < probability).astype(np.int8).ravel()),
+    )
+    return World(rows.with_columns(pl.col("time").dt.replace_time_zone("UTC")), probability.ravel())
+
+
 def plain_csv(world: World, folder: Path) -> None:
     names = {"user": "user_id", "item": "item_id", "label": "clicked"}
     world.rows.rename(names).write_csv(folder / "log.csv")
@@ -87,13 +119,14 @@ def folders_of_parquet_with_hashed_users(world: World, folder: Path) -> None:
         rows.write_parquet(folder / f"day={day}" / "part-0.parquet")
 
 
+def decimal_comma() -> pl.Expr:
+    return pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)
+
+
 def semicolons_and_decimal_commas(world: World, folder: Path) -> None:
-    comma = pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)
     time = pl.col("time").dt.strftime("%d.%m.%Y %H:%M:%S").alias("time")
     names = {"user": "customer", "item": "product", "label": "bought", "time": "Zeitpunkt"}
-    world.rows.with_columns(pl.format("{}", comma).alias("price"), time).rename(names).write_csv(
-        folder / "export.csv", separator=";"
-    )
+    world.rows.with_columns(decimal_comma(), time).rename(names).write_csv(folder / "export.csv", separator=";")
 
 
 def json_lines_of_text_keys(world: World, folder: Path) -> None:
@@ -151,14 +184,23 @@ def with_crawler(world: World) -> World:
     return World(rows.drop("planted"), rows["planted"].to_numpy())
 
 
-LOGS: Final[dict[str, tuple[Callable[[World, Path], None], float]]] = {
-    write.__name__: (write, 1.0)
+def visits_of_items_that_are_liked_on_one_device(world: World, folder: Path) -> None:
+    names = {"user": "shopper", "item": "product", "place": "idx", "label": "bought"}
+    log = world.rows.with_columns(decimal_comma(), pl.col("time").dt.strftime("%Y-%m-%d %H:%M:%S"))
+    log.rename(names).write_csv(folder / "export.csv", separator=";")
+
+
+LOGS: Final[dict[str, tuple[Callable[[World, Path], None], Callable[[int], World]]]] = {
+    write.__name__: (write, plant)
     for write in (
         plain_csv, a_csv_a_day_with_a_late_column, folders_of_parquet_with_hashed_users, semicolons_and_decimal_commas,
         json_lines_of_text_keys, visits_with_requests_and_ranks, ratings_with_tables_of_items_and_users,
         no_header_and_seconds, a_crawler_and_a_few_broken_values,
     )
-} | {"no_signal": (plain_csv, 0.0)}  # fmt: skip
+} | {
+    "no_signal": (plain_csv, plant_without_signal),
+    "visits_of_items_that_are_liked_on_one_device": (visits_of_items_that_are_liked_on_one_device, plant_visits),
+}  # fmt: skip
 
 
 def shortlist(folder: Path, *arguments: str) -> str:
@@ -173,8 +215,8 @@ def shortlist(folder: Path, *arguments: str) -> str:
 
 def run_once(name: str, folder: Path) -> tuple[dict[str, Any], World]:
     """Write a log and its first spec, run it once, and return the summary."""
-    write, signal = LOGS[name]
-    world = plant(seed=20 + list(LOGS).index(name), signal=signal)
+    write, plant_world = LOGS[name]
+    world = plant_world(20 + list(LOGS).index(name))
     (folder / "in").mkdir()
     write(world, folder / "in")
     shortlist(folder, "init", "in", "--out", "first.yaml", "--yes")
@@ -183,7 +225,7 @@ def run_once(name: str, folder: Path) -> tuple[dict[str, Any], World]:
     return summary, with_crawler(world) if "crawler" in name else world
 
 
-@pytest.mark.parametrize("name", [name for name, (_, signal) in LOGS.items() if signal])
+@pytest.mark.parametrize("name", [name for name in LOGS if name != "no_signal"])
 def test_one_try_ends_with_a_blessed_model_that_has_most_of_the_planted_lift(name: str, tmp_path: Path) -> None:
     summary, world = run_once(name, tmp_path)
     assert summary["blessed"] is not None, [gate["reason"] for gate in summary["gates"] if not gate["passed"]]
