@@ -62,10 +62,10 @@ def check(
 
 
 def _check_log(declared: Data, location: Path, rows: int) -> str:
-    """Return which rows of a log were checked; all of them match the spec.
+    """Return which rows of a log were checked, and how many of them do not match the spec, few enough to be left out.
 
     Raises:
-        ShortlistError: A row does not match; the message names every problem.
+        ShortlistError: More rows do not match; the message names every problem.
     """
     from shortlist.data.sample_check import check_sample
     from shortlist.spec.data import LogFiles
@@ -78,7 +78,8 @@ def _check_log(declared: Data, location: Path, rows: int) -> str:
     if check.problems:
         numbered_problems = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(check.problems, 1))
         raise ShortlistError(f"{location}: {len(check.problems)} problem(s){numbered_problems}")
-    return f"{location}: {_checked_rows(check)} match the spec"
+    exceptions = f", but for {check.quarantined_rows:,} to be quarantined" if check.quarantined_rows else ""
+    return f"{location}: {_checked_rows(check)} match the spec{exceptions}"
 
 
 def _checked_rows(check: SampleReport) -> str:

@@ -55,6 +55,8 @@ class SampleReport(NamedTuple):
     """What is valid and should be known: columns that files lack, files that nothing reads, an old newest row."""
     facts: LogFacts | None = None
     """Days of the whole log; None where they were not counted."""
+    quarantined_rows: int = 0
+    """Rows of those read that do not match the spec, few enough to be left out."""
 
 
 def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleReport:
@@ -92,7 +94,7 @@ def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleR
         *(short_day_notices(facts, data) if facts is not None else ()),
         *age_notices(newest, data, datetime.now(UTC)),
     )
-    return SampleReport(tuple(problems), report.rows, report.is_complete, notices, facts)
+    return report._replace(problems=tuple(problems), notices=notices, facts=facts)
 
 
 class _SampledTable:
@@ -199,9 +201,9 @@ def _validate_sample(data: Data, location: Path, max_rows: int) -> SampleReport:
             return SampleReport((*error.problems, *_describe_broken_rules(quarantine)), read_rows, is_complete, notices)
         except DataError as error:
             return SampleReport((str(error),), read_rows, is_complete, notices)
-        return SampleReport(
-            (), read_rows, is_complete, (*notices, *valid_log.notes["warnings"], *_describe_quarantine(quarantine))
-        )
+        notices = (*notices, *valid_log.notes["warnings"], *_describe_quarantine(quarantine))
+        quarantined_rows = valid_log.notes["quarantined_rows"]
+        return SampleReport((), read_rows, is_complete, notices, quarantined_rows=quarantined_rows)
 
 
 def _relax_total_rules(data: Data) -> Data:

@@ -129,6 +129,18 @@ def test_all_missing_files_are_named(tmp_path: Path) -> None:
     assert ["log.csv" in problems[0], "items.csv" in problems[1]] == [True, True]
 
 
+def test_the_check_command_counts_the_rows_that_a_run_leaves_out(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = pl.when(pl.int_range(pl.len()) == 70).then(pl.lit("-")).otherwise(pl.col("clicked").cast(pl.String))
+    folder = write(log().with_columns(broken.alias("clicked")), items())
+    spec = str(ROOT / "tests/specs/valid/minimal.yaml")
+    monkeypatch.setattr(sys, "argv", ["shortlist", "check", spec, "--data", str(folder)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "all 3,000 rows match the spec, but for 1 to be quarantined" in capsys.readouterr().out
+
+
 def test_the_check_command_lists_all_problems_and_exits_with_2(
     write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
