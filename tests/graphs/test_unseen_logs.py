@@ -89,13 +89,14 @@ def plant_visits(seed: int) -> World:
         "device": np.where(is_ios, "ios", "android"),
         "time": [START + timedelta(seconds=int(second)) for second in seconds],
     }
-    rows = pl.DataFrame({name: np.repeat(values, places) for name, values in by_visit.items()}).with_columns(
-        item=pl.Series(shown_items.ravel() + 1),
-        place=pl.Series(np.tile(place, visits)),
-        price=pl.Series(prices[shown_items.ravel()]),
-        label=pl.Series((draw.random((visits, places)) < probability).astype(np.int8).ravel()),
-    )
-    return World(rows.with_columns(pl.col("time").dt.replace_time_zone("UTC")), probability.ravel())
+    by_place = {
+        "item": shown_items + 1,
+        "place": np.tile(place, (visits, 1)),
+        "price": prices[shown_items],
+        "label": (draw.random((visits, places)) < probability).astype(np.int8),
+    }
+    lists = {name: values.tolist() for name, values in by_place.items()}
+    return World(pl.DataFrame(by_visit | lists).explode(*by_place), probability.ravel())
 
 
 def plain_csv(world: World, folder: Path) -> None:
