@@ -29,16 +29,18 @@ def describe_growth(run: Path) -> str:
 
 
 def _compare(rows: dict[str, Any], previous: dict[str, Any], name: str) -> str:
-    new_rows = rows["valid"] - previous["valid"]
-    if new_rows > 0 or rows["newest_day"] > previous["newest_day"]:
-        return (
-            f"New since run {name}: {new_rows:,} valid rows; the newest day is {rows['newest_day']}, it was"
-            f" {previous['newest_day']}."
-        )
+    new_rows, day, earlier_day = rows["valid"] - previous["valid"], rows["newest_day"], previous["newest_day"]
+    newest = (
+        f"the newest day is still {day}" if day == earlier_day else f"the newest day is {day}, it was {earlier_day}"
+    )
     fewer = f", {-new_rows:,} fewer" if new_rows else ""
+    if new_rows > 0:
+        return f"New since run {name}: {new_rows:,} valid rows; {newest}."
+    if day > earlier_day:
+        return f"New since run {name}: rows of later days, {rows['valid']:,} valid rows in all{fewer}; {newest}."
     return (
-        f"Nothing came into the log since run {name}: {rows['valid']:,} valid rows{fewer}, the newest day is still"
-        f" {rows['newest_day']}. Look at what writes the log, and whether data.source.path reads its new files."
+        f"Nothing came into the log since run {name}: {rows['valid']:,} valid rows{fewer}, {newest}. Look at what"
+        " writes the log, and whether data.source.path reads its new files."
     )
 
 

@@ -32,3 +32,19 @@ def test_a_growing_log_is_measured_and_one_that_stands_still_is_named(tmp_path: 
     )
     fewer = write_run(tmp_path, "20260304-020000-shop", 75_000, "2026-03-01")
     assert ": 75,000 valid rows, 120 fewer, the newest day is still 2026-03-01." in describe_growth(fewer)
+
+
+def test_days_that_went_and_days_that_came_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path, "20260301-020000-shop", 70_000, "2026-02-28")
+    lost = write_run(tmp_path, "20260302-020000-shop", 60_000, "2026-02-26")
+    assert describe_growth(lost).startswith(
+        "Nothing came into the log since run 20260301-020000-shop: 60,000 valid rows, 10,000 fewer, the newest day is"
+        " 2026-02-26, it was 2026-02-28. "
+    )
+    rolled = write_run(tmp_path, "20260303-020000-shop", 59_000, "2026-03-02")  # the oldest day was removed
+    assert describe_growth(rolled) == (
+        "New since run 20260302-020000-shop: rows of later days, 59,000 valid rows in all, 1,000 fewer; the newest day"
+        " is 2026-03-02, it was 2026-02-26."
+    )
+    late = write_run(tmp_path, "20260304-020000-shop", 59_500, "2026-03-02")
+    assert describe_growth(late).endswith(": 500 valid rows; the newest day is still 2026-03-02.")
