@@ -140,6 +140,18 @@ def test_every_shipped_kind_is_checked() -> None:
     assert {manifest["kind"] for manifest in manifests} == checked_apart | set(PLURALS)
 
 
+def test_the_page_of_a_first_run_names_every_kind_and_every_secret(kube: KubeServer, spec_file: Path) -> None:
+    page = (ROOT / "docs/first-run-on-a-cluster.md").read_text()
+    manifests = [manifest for file in BASE.glob("*.yaml") for manifest in yaml.safe_load_all(file.read_text())]
+    kinds = {manifest["kind"] for manifest in manifests} - {"Kustomization"}
+    assert {kind for kind in kinds if kind.removesuffix("y") not in page} == set()
+    subjects = [finding.subject for finding in findings(spec_file)]
+    secrets = {subject.split()[1] for subject in subjects if subject.startswith("Secret ")}
+    declared = {secret.name for secret in load_spec(spec_file).runtime.cluster.secrets}  # the spec's own choice
+    assert secrets > declared
+    assert {name for name in secrets - declared if f"`{name}`" not in page} == set()
+
+
 def without(*paths: str) -> Callable[[KubeServer], object]:
     """Return a fault: some objects are not there."""
     return lambda kube: kube.objects_by_path.update(dict.fromkeys(paths))
