@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from dockerfile_parse import DockerfileParser
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
@@ -79,7 +81,7 @@ def problems(text: str, *, compiles: bool = False) -> Iterator[str]:
 
 
 def _problems_of_run(line: Line, *, in_last: bool, compiles: bool) -> Iterator[str]:
-    if "pip install" in line.value and "--no-cache-dir" not in line.value:
+    if "pip install" in line.value and "--no-cache-dir" not in line.value and "--mount=type=cache" not in line.value:
         yield "pip keeps its cache"
     for command in re.findall(r"pip install ([^&]*)", line.value):
         files = re.findall(r"(?:-r|--requirement) (\S+)", command)
@@ -120,6 +122,7 @@ def test_what_compiles_while_it_runs_has_a_compiler_and_a_place_for_its_code() -
 
 
 PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
+LISTS_OF_A_RUN = ("run-a-f.txt", "run-g-o.txt", "run-p-z.txt")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +140,7 @@ PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
         ("ARG REVISION", "ARG REVISION\nARG PIP_TOKEN", "secret: PIP_TOKEN"),
         ("HOME=/tmp", "HOME=/tmp AWS_SECRET_ACCESS_KEY=x", "secret: AWS_SECRET_ACCESS_KEY=x"),
         ("--no-cache-dir", "", "pip keeps its cache"),
+        ("--mount=type=cache,target=/root/.cache/uv", "", "pip keeps its cache"),
         ("--require-hashes ", "", "packages without hashes: requirements/lock/cluster.txt"),
         ("--no-deps ", "", "packages that no file pins"),
         (" \\\n    && rm -rf /var/lib/apt/lists/*", "", "apt's lists stay"),
@@ -160,11 +164,20 @@ def test_each_rule_refuses(old: str, new: str, problem: str) -> None:
 def test_what_changes_least_is_in_the_first_layers() -> None:
     """A change of the code moves one small layer, and a change of one list of packages not those of the others."""
     lines = [line.value for line in lines_of(PIPELINE) if line.instruction in ("RUN", "COPY")]
-    order = ("TORCH_INDEX", "lock/triton.txt re", "lock/cluster.txt re", "lock/run.txt re", "shortlist shortlist")
+    order = ("TORCH_INDEX", "lock/triton.txt re", "lock/cluster.txt re", *LISTS_OF_A_RUN, "shortlist shortlist")
     positions = [next(number for number, line in enumerate(lines) if text in line) for text in order]
     assert positions == sorted(positions)
-    files_by_layer = [re.findall(r"-r (\S+)", line) for line in lines if "pip install" in line]
-    assert [len(files) for files in files_by_layer] == [0, 1, 1, 1, 0]  # torch, the three lists, the code
+    files_by_layer = [re.findall(r"-r (\S+)", line) for line in lines if "uv pip install" in line]
+    assert [len(files) for files in files_by_layer] == [0, 1, 1, 1, 1, 1, 0]  # torch, the five lists, the code
+
+
+def test_the_packages_of_a_run_are_in_three_layers(tmp_path: Path) -> None:
+    (program,) = re.findall(r"awk '(.*?)' /run.txt", PIPELINE)
+    command = ["awk", program.replace('"/run-', f'"{tmp_path}/run-'), str(ROOT / "requirements/lock/run.txt")]
+    subprocess.run(command, check=True)
+    lists = [(tmp_path / name).read_text() for name in LISTS_OF_A_RUN]
+    assert "".join(lists) == (ROOT / "requirements/lock/run.txt").read_text()
+    assert all(text.count("--hash=") >= 50 for text in lists)
 
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
@@ -194,6 +207,25 @@ def test_the_lock_files_pin_every_requirement() -> None:
         assert {package for package, _ in without_hash} == ({"torch"} if name == "run" else set())
         assert pins(locked) <= pins(required)
         assert locked.count("==") <= locked.count("--hash=sha256:")
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.0", "3.13.0"])
+def test_the_lock_files_have_whatever_their_packages_require(python: str) -> None:
+    """The first release of each Python: a lock that was made with a newer one lacks what only the older needs."""
+    environment = {"python_full_version": python, "python_version": python.rpartition(".")[0], "extra": ""}
+
+    def needed(lines: list[str]) -> set[str]:
+        requirements = map(Requirement, lines)
+        return {
+            canonicalize_name(requirement.name)
+            for requirement in requirements
+            if requirement.marker is None or requirement.marker.evaluate(environment)
+        }
+
+    text = "".join((ROOT / f"requirements/lock/{name}.txt").read_text() for name in ("run", "cluster"))
+    locked = needed(re.findall(r"^[\w.-]+==[^\\\n]+", text, re.MULTILINE))
+    required = {canonicalize_name(package.name): needed(package.requires or []) for package in distributions()}
+    assert {name: missing for name in locked if (missing := required.get(name, set()) - locked)} == {}
 
 
 def test_xgboost_for_the_cpu_is_left_out_of_the_gpu_image_with_its_hashes() -> None:
