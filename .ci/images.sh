@@ -17,6 +17,7 @@ if [ "$(id -u)" = 0 ] && [ "$(command -v "${tools[@]}" | wc -l)" -lt ${#tools[@]
 fi
 for tool in "${tools[@]}"; do command -v "$tool" > /dev/null || skip "$tool is not installed"; done
 work=$(mktemp -d -p "${TMPDIR:-/var/tmp}" shortlist-images-XXXXXX)
+chmod 711 "$work"  # without root, mmdebstrap works as other users of its namespace
 export BUILDAH_ISOLATION=chroot TMPDIR=$work CONTAINERS_STORAGE_CONF=$work/storage.conf
 cat > "$work/storage.conf" <<SETTINGS
 [storage]
