@@ -95,10 +95,17 @@ def model_folder(repository: Path, name: str, version: int, config: str) -> Path
 def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Scoring) -> None:
     """Copy our program, and the graph as a whole or split before the trees or the network."""
     _copy_sources(_PROGRAM, folder)
-    graph = serving / MODEL_FILE
     if scoring.runtime == "onnxruntime" or signature.runs_as == "graph" or not signature.border:
         _copy_graph(serving, folder)
         return
+    if signature.runs_as == "trees":
+        _copy_sources(_TREE_PROGRAM, folder)
+    write_parts(serving, signature, folder)
+
+
+def write_parts(serving: Path, signature: Signature, folder: Path) -> None:
+    """Write a graph split where its features end, as `scorers.load_scorer` reads it; the signature has a border."""
+    graph = serving / MODEL_FILE
     copy_weights(serving, folder)
     write_features(graph, signature.border, folder)
     if signature.calibration is not None:
@@ -106,7 +113,6 @@ def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Sc
     if signature.runs_as == "network":
         write_network(graph, signature.border, folder)
     else:
-        _copy_sources(_TREE_PROGRAM, folder)
         write_trees(graph, folder)
 
 

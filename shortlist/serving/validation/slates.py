@@ -33,7 +33,7 @@ from shortlist.evaluation.value.evaluation import SLATES as VALUED_SLATES
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
-from shortlist.serving.export.onnx_session import create_session
+from shortlist.serving.export.onnx_session import open_scorer
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
@@ -278,7 +278,7 @@ class PairScorer:
         self._assembler = TensorAssembler(plan, signature)
         self._data, self._views, self._moment = plan.declared.data, views, moment
         self._reader = InputReader(self._assembler.requirements, self._assembler.widths, max_rows=sys.maxsize)
-        self._session = create_session(model / FOLDER)
+        self._scorer = open_scorer(model / FOLDER)
         self._snapshots: dict[datetime, Snapshot] = {}
 
     def score(self, request: SlateRequest, items: pl.Series) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
@@ -317,7 +317,7 @@ class PairScorer:
             inputs = self._reader.read(tensors, int(requests[0].now.timestamp() * 1_000_000))
             slates = None if len(requests) == 1 else np.repeat(np.arange(len(requests)), lengths)
             model_tensors = self._assembler.tensors(inputs.columns, self._snapshot(moment).tables, rows, slates)
-            label_scores = np.asarray(self._session.run([SCORE], dict(model_tensors))[0]).reshape(rows, len(names))
+            label_scores = self._scorer.scores(dict(model_tensors)).reshape(rows, len(names))
         return [
             (request_scores[:, 0], dict(zip(names[1:], request_scores.T[1:], strict=True)))
             for request_scores in np.split(label_scores, ends)

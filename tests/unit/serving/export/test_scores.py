@@ -26,7 +26,8 @@ from shortlist.ranking.saved_models import load_ranker
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.graph_builder import ExportError
-from shortlist.serving.export.onnx_session import create_session, null_inputs, warm_up_graph
+from shortlist.serving.export.onnx_session import create_session, null_inputs, open_scorer, warm_up_graph
+from shortlist.serving.export.program.scorers import TreeScorer
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import Signature
 from shortlist.serving.export.triton_config import from_text
@@ -114,6 +115,10 @@ def test_the_exported_file_has_the_scores_of_the_model(
     assert verify_model_folder(folder).keys() > {"serving/model.onnx", "serving/signature.json"}
     signature = Signature.read(folder / "serving")
     assert (signature.model, signature.kind) == ("shop", kind)
+    scorer = open_scorer(folder / "serving")
+    assert isinstance(scorer, TreeScorer) == (kind in {"xgboost", "lightgbm"})
+    tensors = encode(all_features.looked_up, signature, all_features.transformer.plan.declared)
+    np.testing.assert_allclose(scorer.scores(tensors)[:, 0], scores, atol=1e-6)
 
 
 @pytest.mark.parametrize(
