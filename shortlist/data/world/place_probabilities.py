@@ -34,7 +34,7 @@ class PlaceProbabilities:
     times_SN: Floats  # noqa: N815
     measure_SN: Floats  # noqa: N815
     """Weights of the nodes."""
-    arrivals_SNK: Floats  # noqa: N815
+    arrivals_KSN: Floats  # noqa: N815
     """Probability that 0, 1, ... K - 1 items have arrived at each node."""
 
     @classmethod
@@ -53,7 +53,7 @@ class PlaceProbabilities:
         """Return the probability of an item at a place (from 0) of the slates of a vector of weights, shape (rows,)."""
         pairs, row_pair = np.unique(vector * self.rates_SI.shape[1] + item, return_inverse=True)
         pair_vector, pair_item = np.divmod(pairs, self.rates_SI.shape[1])
-        by_pair = np.empty((pairs.size, self.arrivals_SNK.shape[2]))
+        by_pair = np.empty((pairs.size, len(self.arrivals_KSN)))
         for block in range(0, pairs.size, 4_096):
             rows = slice(block, block + 4_096)
             by_pair[rows] = self._of_pairs(pair_vector[rows], pair_item[rows])
@@ -65,12 +65,12 @@ class PlaceProbabilities:
         rate = self.rates_SI[vector, item][:, None]
         waiting = np.exp(-np.minimum(rate * self.times_SN[vector], 50.0))
         density = self.measure_SN[vector] * rate * waiting
-        odds, arrivals = (1 - waiting) / waiting, self.arrivals_SNK[vector]
-        probabilities = np.empty((item.size, arrivals.shape[2]))
+        odds, arrivals = (1 - waiting) / waiting, self.arrivals_KSN[:, vector]
+        probabilities = np.empty((item.size, len(arrivals)))
         without_item = np.zeros_like(waiting)
-        for place in range(arrivals.shape[2]):
+        for place, arrived in enumerate(arrivals):
             # The count of all items is that of the others, plus this one with its probability; solved for the others.
-            without_item = np.maximum(arrivals[:, :, place] / waiting - odds * without_item, 0.0)
+            without_item = np.maximum(arrived / waiting - odds * without_item, 0.0)
             probabilities[:, place] = (density * without_item).sum(axis=1)
         return probabilities
 
@@ -96,14 +96,14 @@ def _bound_unfilled(rates_SI: Floats, times_S: Floats, places: int) -> Floats:  
 
 
 def _count_arrivals(rates_SI: Floats, times_SN: Floats, places: int) -> Floats:  # noqa: N803
-    """Return the probability that 0, 1, ... places - 1 items have arrived at each time, shape (S, N, places)."""
+    """Return the probability that 0, 1, ... places - 1 items have arrived at each time, shape (places, S, N)."""
     is_frequent = (rates_SI > _FREQUENT).any(axis=0)
     arrivals = _count_rare_arrivals(rates_SI[:, ~is_frequent], times_SN, places)
     for rate in rates_SI[:, is_frequent].T:
-        waiting = np.exp(-rate[:, None] * times_SN)[:, :, None]
-        shifted = arrivals[:, :, :-1] * (1 - waiting)
+        waiting = np.exp(-rate[:, None] * times_SN)
+        shifted = arrivals[:-1] * (1 - waiting)
         arrivals *= waiting
-        arrivals[:, :, 1:] += shifted
+        arrivals[1:] += shifted
     return arrivals
 
 
@@ -116,12 +116,10 @@ def _count_rare_arrivals(rates_SI: Floats, times_SN: Floats, places: int) -> Flo
         for exponent in range(1, places):
             power_sums[exponent, :, node] = power.sum(axis=1)
             power *= odds
-    arrivals = np.zeros((*times_SN.shape, places))
-    arrivals[:, :, 0] = 1.0
+    arrivals = np.zeros((places, *times_SN.shape))
+    arrivals[0] = 1.0
     for count in range(1, places):
-        terms = (
-            (-1) ** (order - 1) * power_sums[order] * arrivals[:, :, count - order] for order in range(1, count + 1)
-        )
-        arrivals[:, :, count] = np.maximum(sum(terms) / count, 0.0)
-    arrivals *= np.exp(-rates_SI.sum(axis=1)[:, None] * times_SN)[:, :, None]
+        terms = ((-1) ** (order - 1) * power_sums[order] * arrivals[count - order] for order in range(1, count + 1))
+        arrivals[count] = np.maximum(sum(terms) / count, 0.0)
+    arrivals *= np.exp(-rates_SI.sum(axis=1)[:, None] * times_SN)
     return arrivals
