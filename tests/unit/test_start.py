@@ -43,6 +43,10 @@ def test_steps_import_nothing_heavy() -> None:
     assert heavy_imports(*STEPS) == set()
 
 
+def test_the_command_line_imports_nothing_heavy_with_gates_and_ordering() -> None:
+    assert heavy_imports("shortlist.evaluation.gates.gates", "shortlist.slates.ordering.exploration") == set()
+
+
 def test_trees_are_trained_without_torch() -> None:
     assert "torch" not in heavy_imports("models.xgboost.ranker")
 

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 from pydantic import Field
-from scipy.special import ndtri, stdtrit  # scipy.stats has them as distributions, and takes a second to load
 
 from shortlist.evaluation.metrics.records import Record
 from shortlist.evaluation.value.base import Contributions
@@ -95,6 +94,8 @@ def interval_radius(by_request: Floats, user: Ints, confidence: float) -> float:
 
     The quantile is Student's, with as many degrees of freedom as the users' contributions are worth (Satterthwaite).
     """
+    from scipy.special import ndtri, stdtrit  # scipy.stats has them as distributions, and takes a second to load
+
     residuals = np.bincount(user, by_request - by_request.mean())
     squares = residuals**2
     total = float(squares.sum())

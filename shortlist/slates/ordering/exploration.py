@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from shortlist.slates.ordering.base import Exploration
-from shortlist.system.place_probabilities import plackett_luce_places
 from shortlist.system.registry import Registry
 
 
@@ -28,6 +27,8 @@ class PlackettLuce(Exploration):
 
     def place_probabilities(self, values: np.ndarray, rows: np.ndarray, places: int) -> np.ndarray:
         """Return the marginals of a Plackett-Luce draw."""
+        from shortlist.system.place_probabilities import plackett_luce_places  # loads Numba
+
         weights = np.exp((values - values.max()) / self.temperature)
         probabilities: np.ndarray = plackett_luce_places(weights, rows, places)
         return probabilities
