@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from components.image import resolve_images
+from shortlist.cli import main
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.images import build_images, digest_lines, find_builder, plan_build
 from shortlist.spec.cluster import Images
@@ -18,6 +22,7 @@ from shortlist.tracking.lineage import code_version
 ROOT = Path(__file__).parents[3]
 BASE = "sha256:" + "a" * 64
 PUSHED = "sha256:" + "b" * 64
+MAKE = str(shutil.which("make"))
 
 
 @pytest.fixture
@@ -96,6 +101,21 @@ def test_the_build_gets_base_digest_and_code_version(path: Path) -> None:
     (torch,) = (argument for argument in command if argument.startswith("TORCH="))
     assert torch.removeprefix("TORCH=") in (ROOT / "requirements/run.txt").read_text().splitlines()
     assert not [command for command in builder_commands(path) if command[0] == "push"]
+
+
+def test_make_builds_the_one_image_that_is_named_with_the_index_that_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [MAKE, "-n", "images", "ONLY=pipeline", "TORCH_INDEX=https://index.example/cpu"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    monkeypatch.setattr(sys, "argv", shlex.split(printed[printed.index("shortlist images") :].replace("\\\n", "")))
+    builder(path, "docker")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    (build,) = (command for command in builder_commands(path) if command[0] == "build")
+    assert build[2].endswith("pipeline.Dockerfile")
+    assert "TORCH_INDEX=https://index.example/cpu" in build
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "buildah"])
