@@ -23,6 +23,7 @@ cat > "$work/storage.conf" <<SETTINGS
 [storage]
 driver = "overlay"
 graphroot = "$work/storage"
+rootless_storage_path = "$work/storage"
 runroot = "$work/run"
 SETTINGS
 finish() {
