@@ -40,8 +40,6 @@ class Display:
         """Messages of the steps that failed, by name."""
         self.not_measured = False
         """Whether a step failed because it could not measure."""
-        self.current = ""
-        """Name of the step that started last."""
         self.paths: dict[str, str] = {}
         """Paths that steps announced to write, by artefact, whether they finished or not."""
         self.notes: list[str] = []
@@ -52,6 +50,7 @@ class Display:
         self._spec_argument = spec_argument
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
+        self._faulty: list[str] = []
         self._models = dict(models or {})
         self._steps: list[str] = []
         self._printed_steps = 0
@@ -88,11 +87,10 @@ class Display:
         if kind == "graph":
             self._steps = list_graph_steps(event["steps"], self._models)
         elif kind == "step":
-            self.current = event["step"]
-            self._running[self.current] = {"since": time.monotonic()}
+            self._running[event["step"]] = {"since": time.monotonic()}
             self.paths |= event["paths"]
         elif kind == "progress":
-            self._running.setdefault(self.current, {"since": time.monotonic()}).update(event)
+            self._running.setdefault(event["step"], {"since": time.monotonic()}).update(event)
         elif kind == "done":
             self._running.pop(event["name"], None)
             self.finished[event["name"]] = event
@@ -107,6 +105,13 @@ class Display:
             self.failed[event["step"]] = event["message"]
             self.not_measured |= event.get("not_measured", False)
             self._print_step(event["step"], "stopped")
+        elif kind == "fault":
+            self._faulty.append(event["step"])
+
+    @property
+    def broken_step(self) -> str:
+        """Name of the step that failed without a message for the user: by a fault, else killed; may be empty."""
+        return next(iter((*self._faulty, *self._running)), "")
 
     def _print_step(self, name: str, text: str) -> None:
         if not self._console.is_terminal and sort_steps([name]):
@@ -128,11 +133,13 @@ class Display:
         return table
 
     def internal_error(self, run: Path) -> str:
-        """Return the end of the log, for a run that failed without a message."""
+        """Return the end of the broken step's log, for a run that failed without a message."""
         if self.interrupted:
             return "Stopped by the user."
         log = run / "pipeline.log"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        prefix = f"{self.broken_step} | "
+        lines = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines
         return "\n".join(["This is a bug in Shortlist. The last lines of its log:", *lines[-12:]])
 
     def print_results(self, run: Path, code: int, relative_to: Path) -> None:

@@ -84,8 +84,8 @@ def graph_arguments(
         "gates": canonical_json(spec.gates.model_copy(update={"baseline": spec.reference_baseline})),
         "monitoring": canonical_json(spec.monitoring),
         "serving": canonical_json(spec.serving),
-        # Resources of pods change neither data nor models: the steps that make these do not get the cluster section.
-        "runtime": canonical_json(spec.runtime.model_copy(update={"cluster": Cluster()})),
+        # Resources change neither data nor models: the steps that make these do not get them.
+        "runtime": canonical_json(spec.runtime.model_copy(update={"cluster": Cluster(), "steps_at_once": 1})),
         "cluster": canonical_json(spec.runtime.cluster),
         "log": {"location": location, "digest": "" if read_later else input_digest(spec.data, location)},
         "stores": stores,
@@ -282,7 +282,7 @@ def run_child(graph: GraphName, spec: Spec, run: Path, state: RunsFolder, displa
 
 def write_failure(spec: str, run: Path, display: Display, started: datetime) -> None:
     """Write `report.html` and `summary.json` of a failed run: its error, and the results until then."""
-    step, message = next(iter(display.failed.items()), (display.current, display.internal_error(run)))
+    step, message = next(iter(display.failed.items()), (display.broken_step, display.internal_error(run)))
     quarantine = Path(display.paths.get("quarantine", ""))
     began = started.isoformat(timespec="milliseconds")
     records = [record for record in display.finished.values() if not record.get("cached")]

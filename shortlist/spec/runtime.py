@@ -237,6 +237,9 @@ class Runtime(Section):
     """Size above which a training table is read from disk in chunks."""
     chunk_rows: int = Field(default=250_000, ge=1_000)
     """Rows per file of every table. Tables are read file by file, so this bounds memory."""
+    steps_at_once: int = Field(default=2, ge=1, le=16)
+    """Steps of a run that this machine executes at the same time, where they do not wait for each other; 1 needs the
+    least memory. On Kubernetes all of them do."""
     seed: int = Field(default=17, ge=0)
     """Seed of all random numbers."""
     online_store: AnyOnlineStore = _SQLITE

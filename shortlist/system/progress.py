@@ -18,12 +18,28 @@ Advance = Callable[[float, str], None]
 """advance(units done since the last call, text to show)."""
 
 _SECONDS_BETWEEN_EVENTS = 0.1
+_step = ""
+"""Name of this process's step."""
+
+
+def begin_step(name: str, paths: dict[str, str]) -> None:
+    """Emit that this process runs a step; its progress is reported under the step's name.
+
+    Args:
+        name: Name of the step.
+        paths: Paths of its outputs that the parent process reads, by artefact.
+    """
+    global _step  # noqa: PLW0603 - a process runs one step
+    _step = name
+    emit({"event": "step", "step": name, "paths": paths})
 
 
 def emit(event: dict[str, Any]) -> None:
     """Append an event to the file that a parent process reads; do nothing without one."""
     path = os.environ.get(EVENTS_VARIABLE)
     if path:
+        if event["event"] == "progress":
+            event = event | {"step": _step}
         with Path(path).open("a", encoding="utf-8") as file:  # one short line: several processes' appends do not mix
             file.write(json.dumps(event) + "\n")
 

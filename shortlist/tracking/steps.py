@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from shortlist.contracts import NotMeasuredError, ShortlistError, StoreUnavailableError
 from shortlist.storage.artefacts import is_disk_full
 from shortlist.system.execution import EXECUTION
-from shortlist.system.progress import emit, read_events
+from shortlist.system.progress import begin_step, emit, read_events
 
 
 class RunningStep:
@@ -77,7 +77,7 @@ def step(name: str, **paths: str) -> Iterator[RunningStep]:
     EXECUTION.clear()
     atexit.register(_skip_final_garbage_collection)
     started, clock = datetime.now(UTC), time.perf_counter()
-    emit({"event": "step", "step": name, "paths": paths})
+    begin_step(name, paths)
     try:
         yield running_step
     except NotMeasuredError as error:

@@ -1,0 +1,234 @@
+"""Runs the steps of a graph with kfp.local: those that do not wait for each other at the same time (ADR 3).
+
+kfp.local runs the tasks of a graph one after another and has no interface for another order. What it does for one task,
+a condition, a loop or an exit handler is called here as it is; the order of tasks and the output of their processes are
+in this module's hands.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kfp.local import graph_utils, logging_utils, subprocess_task_handler, task_dispatcher
+from kfp.local.cache import LocalCache
+from kfp.local.io import IOStore
+from kfp.local.orchestrator import enhanced_dag_orchestrator, task_executor
+from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+from kfp.local.status import Status
+
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.report.titles import PER_MODEL
+
+Outputs = dict[str, Any]
+"""Outputs of a task, by name."""
+_LOOP_ITEM: Final = "-loop-item"
+"""End of the name under which the tasks of a loop get their item."""
+_item: ContextVar[str] = ContextVar("item", default="")
+"""Item of the loop whose iteration runs in this thread: a declared model, where steps are per model."""
+_step: ContextVar[str] = ContextVar("step", default="")
+"""Name of the step that runs in this thread, with its model's; empty where the step is not shown."""
+
+
+@dataclass(frozen=True)
+class StepRules:
+    """What holds for the steps of a run.
+
+    Args:
+        steps: Step of every task, by the task's name.
+        at_once: Most steps that run at the same time.
+        alone: Steps that run while no other one does, because they measure time.
+        announce_hit: Called with the name of each step that an earlier run's results answer.
+        is_reusable: Whether an output may answer a step of a later run.
+    """
+
+    steps: Mapping[str, str]
+    at_once: int
+    alone: frozenset[str]
+    announce_hit: Callable[[str], None]
+    is_reusable: Callable[[Any], bool]
+
+
+@dataclass
+class StepSlots:
+    """Slots of the steps that run at the same time; they are given in the order in which steps ask.
+
+    Args:
+        count: Number of slots.
+    """
+
+    count: int
+    _used: int = 0
+    _queue: list[object] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @contextmanager
+    def hold(self, slots: int) -> Iterator[None]:
+        """Hold some slots during the block; wait for them.
+
+        Args:
+            slots: Number of slots; all of them keep every other step waiting.
+        """
+        ticket = object()
+        with self._changed:
+            self._queue.append(ticket)
+            self._changed.wait_for(lambda: self._queue[0] is ticket and self._used + slots <= self.count)
+            self._queue.pop(0)
+            self._used += slots
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= slots
+                self._changed.notify_all()
+
+
+def run_steps_concurrently(rules: StepRules) -> None:
+    """Let kfp.local run a graph in this process by some rules; for the rest of the process's life.
+
+    Args:
+        rules: Rules of the run.
+    """
+    slots = StepSlots(rules.at_once)
+    execute, run_task = task_executor.execute_single_task, task_dispatcher.run_single_task_implementation
+    find, store = LocalCache.get, LocalCache.put
+
+    def execute_named(task_name: str, **arguments: Any) -> tuple[Outputs, Status]:
+        _step.set(_name_step(rules.steps.get(task_name, task_name)))
+        return execute(task_name=task_name, **arguments)
+
+    def run_in_slot(**arguments: Any) -> tuple[Outputs, Status]:
+        step = _step.get()
+        is_alone = any(step == name or step.startswith(f"{name}_") for name in rules.alone)
+        with slots.hold(slots.count if is_alone else 1):
+            return run_task(**arguments)
+
+    def find_and_announce(cache: LocalCache, key: str) -> Outputs | None:
+        outputs = find(cache, key)
+        if outputs is not None and _step.get():
+            rules.announce_hit(_step.get())
+        return outputs
+
+    def store_if_reusable(cache: LocalCache, key: str, outputs: Outputs) -> None:
+        if all(map(rules.is_reusable, outputs.values())):
+            store(cache, key, outputs)
+
+    task_executor.execute_single_task = execute_named
+    task_dispatcher.run_single_task_implementation = run_in_slot
+    LocalCache.get, LocalCache.put = find_and_announce, store_if_reusable
+    enhanced_dag_orchestrator.run_enhanced_dag = _run_graph
+    subprocess_task_handler.run_local_subprocess = _run_process
+    # Both change what all threads print; lines have the name of their step instead.
+    logging_utils.local_logger_context = logging_utils.indented_print = nullcontext
+
+
+def _name_step(step: str) -> str:
+    """Return a step's name with its model's; empty where the step is not shown."""
+    if step not in PER_MODEL or not _item.get():
+        return step
+    model = DeclaredModel.read(_item.get())
+    return f"{step}_{model.name}" if step == PER_MODEL[0] or model.role == "candidate" else ""
+
+
+def _run_process(full_command: Sequence[str], env_vars: Mapping[str, str] | None = None) -> int:
+    """Run the process of a step; print its lines with the step's name, and return its exit code."""
+    prefix = f"{_step.get()} | "
+    with subprocess.Popen(  # noqa: S603 - the client of the step server
+        full_command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **(env_vars or {})},
+    ) as process:
+        for line in process.stdout or ():
+            sys.stdout.write(f"{prefix}{line}")
+            sys.stdout.flush()
+    return process.returncode
+
+
+def _run_graph(
+    *,
+    dag_component_spec: Any,
+    dag_arguments: Mapping[str, Any],
+    fail_stack: list[str],
+    parent_io_store: IOStore | None = None,
+    **settings: Any,
+) -> tuple[Outputs, Status]:
+    """Run the tasks of a graph, or of a part of it, each as soon as those before it have ended; the exit handler last.
+
+    In place of kfp's `run_enhanced_dag`, with its arguments and its return value.
+    """
+    values = IOStore(parent=parent_io_store)
+    inputs = OrchestratorUtils.join_user_inputs_and_defaults(dag_arguments, dag_component_spec.input_definitions)
+    for name, value in inputs.items():
+        values.put_parent_input(name, value)
+        if name.endswith(_LOOP_ITEM):
+            _item.set(value if isinstance(value, str) else "")
+    tasks = dag_component_spec.dag.tasks
+    # The exit handler alone reads how the others ended.
+    closing = [name for name, task in tasks.items() if enhanced_dag_orchestrator._has_task_final_status_input(task)]
+    body = {name: task for name, task in tasks.items() if name not in closing}
+    graph = _GraphRun(values, fail_stack, settings)
+    ends: dict[str, Future[bool]] = {}
+    with ThreadPoolExecutor(max(1, len(body))) as threads:
+        for name in reversed(graph_utils.topological_sort_tasks(body)):
+            earlier = [ends[task] for task in body[name].dependent_tasks]
+            ends[name] = threads.submit(copy_context().run, graph.run_task, name, body[name], earlier)
+    succeeded = [end.result() for end in ends.values()] + [graph.run_task(name, tasks[name], []) for name in closing]
+    if not all(succeeded):
+        return {}, Status.FAILURE
+    return OrchestratorUtils.get_dag_outputs(dag_component_spec.dag.outputs, values), Status.SUCCESS
+
+
+@dataclass(frozen=True)
+class _GraphRun:
+    """A run of the tasks of a graph."""
+
+    values: IOStore
+    """Inputs of the graph, and what its tasks have put out."""
+    fail_stack: list[str]
+    """Names of the failed tasks, those of inner graphs first."""
+    settings: dict[str, Any]
+    """Arguments of kfp's functions that are the same for all tasks."""
+
+    def run_task(self, name: str, task: Any, earlier: Sequence[Future[bool]]) -> bool:
+        """Run a task; return whether it succeeded, or is left out by its condition.
+
+        Args:
+            name: Name of the task.
+            task: kfp's description.
+            earlier: Ends of the tasks before it; where one failed, this one fails without being run.
+        """
+        if not all(end.result() for end in earlier):
+            logging.info("Task %s is not run: a task before it failed", name)
+            self.values.put_task_status(name, "FAILED")
+            return False
+        condition = task.trigger_policy.condition
+        if condition and not enhanced_dag_orchestrator.ConditionEvaluator.evaluate_condition(condition, self.values):
+            return True
+        arguments = {
+            "task_name": name, "task_spec": task, "io_store": self.values, "fail_stack": self.fail_stack,
+        } | self.settings  # fmt: skip
+        if task.WhichOneof("iterator"):
+            executor = enhanced_dag_orchestrator.ParallelExecutor()
+            has_failed = enhanced_dag_orchestrator._run_parallel_for_task(**arguments, parallel_executor=executor)
+        else:
+            outputs, status = enhanced_dag_orchestrator.execute_task(**arguments)
+            has_failed = status is Status.FAILURE
+            for key, output in outputs.items():
+                self.values.put_task_output(name, key, output)
+        if has_failed:
+            self.fail_stack.append(name)
+        self.values.put_task_status(name, "FAILED" if has_failed else "SUCCEEDED")
+        return not has_failed
