@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kfp.local import graph_utils, logging_utils, subprocess_task_handler, task_dispatcher
 from kfp.local.cache import LocalCache
@@ -31,12 +31,23 @@ from shortlist.report.titles import PER_MODEL
 
 Outputs = dict[str, Any]
 """Outputs of a task, by name."""
-_LOOP_ITEM: Final = "-loop-item"
-"""End of the name under which the tasks of a loop get their item."""
+_LOOP_ITEM: Final = "loop-item"
+"""Part of the name under which the tasks of a loop get their item."""
 _item: ContextVar[str] = ContextVar("item", default="")
 """Item of the loop whose iteration runs in this thread: a declared model, where steps are per model."""
-_step: ContextVar[str] = ContextVar("step", default="")
-"""Name of the step that runs in this thread, with its model's; empty where the step is not shown."""
+
+
+class LocalStep(NamedTuple):
+    """A step that runs in a thread."""
+
+    name: str
+    """Name, with its model's; empty where the step is not shown."""
+    is_alone: bool
+    """Whether no other step may run beside it."""
+
+
+_NO_STEP: Final = LocalStep("", is_alone=False)
+_step: ContextVar[LocalStep] = ContextVar("step", default=_NO_STEP)
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class StepRules:
     Args:
         steps: Step of every task, by the task's name.
         at_once: Most steps that run at the same time.
-        alone: Steps that run while no other one does, because they measure time.
+        alone: Tasks that run while no other one does, because they measure time.
         announce_hit: Called with the name of each step that an earlier run's results answer.
         is_reusable: Whether an output may answer a step of a later run.
     """
@@ -93,43 +104,54 @@ class StepSlots:
                 self._changed.notify_all()
 
 
-def run_steps_concurrently(rules: StepRules) -> None:
-    """Let kfp.local run a graph in this process by some rules; for the rest of the process's life.
+@contextmanager
+def concurrent_steps(rules: StepRules) -> Iterator[None]:
+    """Let kfp.local run graphs by some rules during the block.
 
     Args:
-        rules: Rules of the run.
+        rules: Rules of the steps.
     """
     slots = StepSlots(rules.at_once)
     execute, run_task = task_executor.execute_single_task, task_dispatcher.run_single_task_implementation
     find, store = LocalCache.get, LocalCache.put
 
     def execute_named(task_name: str, **arguments: Any) -> tuple[Outputs, Status]:
-        _step.set(_name_step(rules.steps.get(task_name, task_name)))
+        _step.set(LocalStep(_name_step(rules.steps.get(task_name, task_name)), task_name in rules.alone))
         return execute(task_name=task_name, **arguments)
 
     def run_in_slot(**arguments: Any) -> tuple[Outputs, Status]:
-        step = _step.get()
-        is_alone = any(step == name or step.startswith(f"{name}_") for name in rules.alone)
-        with slots.hold(slots.count if is_alone else 1):
+        with slots.hold(slots.count if _step.get().is_alone else 1):
             return run_task(**arguments)
 
     def find_and_announce(cache: LocalCache, key: str) -> Outputs | None:
         outputs = find(cache, key)
-        if outputs is not None and _step.get():
-            rules.announce_hit(_step.get())
+        if outputs is not None and _step.get().name:
+            rules.announce_hit(_step.get().name)
         return outputs
 
     def store_if_reusable(cache: LocalCache, key: str, outputs: Outputs) -> None:
         if all(map(rules.is_reusable, outputs.values())):
             store(cache, key, outputs)
 
-    task_executor.execute_single_task = execute_named
-    task_dispatcher.run_single_task_implementation = run_in_slot
-    LocalCache.get, LocalCache.put = find_and_announce, store_if_reusable
-    enhanced_dag_orchestrator.run_enhanced_dag = _run_graph
-    subprocess_task_handler.run_local_subprocess = _run_process
-    # Both change what all threads print; lines have the name of their step instead.
-    logging_utils.local_logger_context = logging_utils.indented_print = nullcontext
+    replacements: list[tuple[Any, str, Any]] = [
+        (task_executor, "execute_single_task", execute_named),
+        (task_dispatcher, "run_single_task_implementation", run_in_slot),
+        (LocalCache, "get", find_and_announce),
+        (LocalCache, "put", store_if_reusable),
+        (enhanced_dag_orchestrator, "run_enhanced_dag", _run_graph),
+        (subprocess_task_handler, "run_local_subprocess", _run_process),
+        # Both change what all threads print; lines have the name of their step instead.
+        (logging_utils, "local_logger_context", nullcontext),
+        (logging_utils, "indented_print", nullcontext),
+    ]
+    originals = [getattr(owner, name) for owner, name, _ in replacements]
+    for owner, name, function in replacements:
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for (owner, name, _), function in zip(replacements, originals, strict=True):
+            setattr(owner, name, function)
 
 
 def _name_step(step: str) -> str:
@@ -142,7 +164,7 @@ def _name_step(step: str) -> str:
 
 def _run_process(full_command: Sequence[str], env_vars: Mapping[str, str] | None = None) -> int:
     """Run the process of a step; print its lines with the step's name, and return its exit code."""
-    prefix = f"{_step.get()} | "
+    prefix = f"{_step.get().name} | "
     with subprocess.Popen(  # noqa: S603 - the client of the step server
         full_command,
         stdout=subprocess.PIPE,
@@ -173,7 +195,7 @@ def _run_graph(
     inputs = OrchestratorUtils.join_user_inputs_and_defaults(dag_arguments, dag_component_spec.input_definitions)
     for name, value in inputs.items():
         values.put_parent_input(name, value)
-        if name.endswith(_LOOP_ITEM):
+        if _LOOP_ITEM in name:
             _item.set(value if isinstance(value, str) else "")
     tasks = dag_component_spec.dag.tasks
     # The exit handler alone reads how the others ended.

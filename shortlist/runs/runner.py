@@ -77,7 +77,7 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
     """
     from kfp import local
 
-    from shortlist.runs.concurrent_steps import StepRules, run_steps_concurrently
+    from shortlist.runs.concurrent_steps import StepRules, concurrent_steps
 
     os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end before the training that they record
     local.init(
@@ -90,16 +90,14 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
     steps = {task: names[0] for task, names in builder.steps.items()}
     emit({"event": "graph", "steps": list(steps.values())})
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(message)s")
-    run_steps_concurrently(
-        StepRules(
-            steps=steps,
-            at_once=builder.spec.runtime.steps_at_once,
-            alone=MEASURE_TIME,
-            announce_hit=lambda step: emit({"event": "cached", "step": step}),
-            is_reusable=lambda output: not depends_on_moment(output),
-        )
+    rules = StepRules(
+        steps=steps,
+        at_once=builder.spec.runtime.steps_at_once,
+        alone=frozenset(task for task, names in builder.steps.items() if MEASURE_TIME & {*names}),
+        announce_hit=lambda step: emit({"event": "cached", "step": step}),
+        is_reusable=lambda output: not depends_on_moment(output),
     )
-    with step_server(), warnings.catch_warnings():
+    with concurrent_steps(rules), step_server(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kfp warns about every image that is not a plain Python one
         pipeline(**{name: arguments[name] for name in pipeline.component_spec.inputs or {}})
 

@@ -1,10 +1,8 @@
-"""Events of a run's child process about tasks that kfp.local found in its cache."""
+"""Roles of a run's models, and outputs that no later run reuses."""
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,43 +10,9 @@ from kfp import dsl
 
 from shortlist.contracts import Files
 from shortlist.ranking.kind import DeclaredModel
-from shortlist.runs.runner import CacheHits, depends_on_moment, roles_of
-from shortlist.system.progress import EVENTS_VARIABLE, emit
+from shortlist.runs.runner import depends_on_moment, roles_of
 
-TITLES = {"ingest": "ingest", "train": "train", "validate_export": "validate_export"}
 ROLES = {"trees": "candidate", "network": "candidate", "popularity": "baseline"}
-
-
-@pytest.fixture
-def hit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """hit(task) lets kfp.local say so, and returns every step that was told as cached until then."""
-    events = tmp_path / "events.jsonl"
-    monkeypatch.setenv(EVENTS_VARIABLE, str(events))
-    handler = CacheHits(TITLES, ROLES)
-
-    def say(task: str) -> list[str]:
-        text = f"Task {task} cache hit (key=0123456789ab); skipping execution."
-        handler.emit(logging.LogRecord("root", logging.INFO, __file__, 1, text, None, None))
-        arguments = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
-        return [event["step"] for event in arguments if event["event"] == "cached"]
-
-    return say
-
-
-def test_a_cached_step_of_a_model_has_the_name_of_the_model(hit: Callable[[str], list[str]]) -> None:
-    assert hit("ingest") == ["ingest"]
-    assert hit("train") == ["ingest", "train_trees"]
-    assert hit("validate_export") == ["ingest", "train_trees", "validate_export_trees"]
-    emit({"event": "step", "step": "train_network", "paths": {}})  # trained anew
-    emit({"event": "done", "name": "train_network"})
-    assert hit("validate_export")[3:] == ["validate_export_network"]
-    assert hit("train")[4:] == ["train_popularity"]
-
-
-def test_the_validation_of_a_baseline_has_no_event(hit: Callable[[str], list[str]]) -> None:
-    for name in ("train_trees", "train_network", "train_popularity"):
-        emit({"event": "step", "step": name, "paths": {}})
-    assert hit("validate_export") == []
 
 
 def test_the_roles_are_those_of_the_graphs_arguments() -> None:

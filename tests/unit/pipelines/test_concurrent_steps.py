@@ -1,0 +1,179 @@
+"""Order, failures and cache hits of the steps that kfp.local runs at the same time."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp import dsl, local
+
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.runs.concurrent_steps import StepRules, StepSlots, concurrent_steps
+
+step = dsl.component(base_image="python", install_kfp_package=False)
+
+
+@step
+def meet(folder: str, name: str, others: list) -> str:  # type: ignore[type-arg]
+    """Wait until the other steps run, too."""
+    import time
+    from pathlib import Path
+
+    (Path(folder) / name).touch()
+    deadline = time.monotonic() + 60
+    while not all((Path(folder) / other).exists() for other in others):
+        assert time.monotonic() < deadline, f"{others} did not start"
+        time.sleep(0.02)
+    return name
+
+
+@step
+def measure(folder: str) -> None:
+    """Fail where another step runs at the same time."""
+    import time
+    from pathlib import Path
+
+    for _ in range(20):
+        assert not list(Path(folder).glob("busy-*")), "another step runs"
+        time.sleep(0.05)
+
+
+@step
+def work(folder: str, text: str) -> str:
+    """Leave a marker while it runs."""
+    import time
+    from pathlib import Path
+
+    marker = Path(folder) / f"busy-{text}"
+    marker.touch()
+    time.sleep(1)
+    marker.unlink()
+    return text
+
+
+@step
+def train(folder: str, declared: str) -> str:
+    """Stand for the training of a model."""
+    return declared
+
+
+@step
+def validate_export(folder: str, model: str) -> None:
+    """Stand for the validation of a model."""
+
+
+@step
+def fail(folder: str) -> str:
+    """Fail."""
+    raise SystemExit(1)
+
+
+@step
+def close(folder: str, status: dsl.PipelineTaskFinalStatus) -> None:
+    """Write how the graph ended."""
+    from pathlib import Path
+
+    (Path(folder) / "status").write_text(status.state)
+
+
+def run(graph: Any, root: Path, *alone: str, at_once: int = 2) -> list[str]:
+    """Run a graph; return the steps that were answered from the cache."""
+    hits: list[str] = []
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(root / "artefacts"),
+        workspace_root=str(root / "workspace"), enable_caching=True, cache_root=str(root / "cache"),
+    )  # fmt: skip
+    steps = {"train": "train", "validate-export": "validate_export", "work": "work"}
+    with concurrent_steps(StepRules(steps, at_once, frozenset(alone), hits.append, lambda output: output != "newest")):
+        graph(folder=str(root))
+    return hits
+
+
+@pytest.mark.long
+def test_steps_run_at_the_same_time_unless_they_measure_time(tmp_path: Path) -> None:
+    @dsl.pipeline
+    def graph(folder: str) -> None:
+        with dsl.ExitHandler(close(folder=folder)):
+            pair = [meet(folder=folder, name=name, others=["a", "b"]) for name in ("a", "b")]
+            for number in range(3):
+                work(folder=folder, text=f"{number}").after(*pair)
+                measure(folder=folder).after(*pair)
+
+    run(graph, tmp_path, "measure", "measure-2", "measure-3")
+    assert (tmp_path / "status").read_text() == "SUCCEEDED"
+    (tmp_path / "again").mkdir()
+    with pytest.raises(RuntimeError, match="measure"):  # nothing says that it runs alone
+        run(graph, tmp_path / "again", at_once=6)
+
+
+@pytest.mark.long
+def test_a_failure_stops_what_comes_after_it_and_nothing_else(tmp_path: Path) -> None:
+    @dsl.pipeline
+    def graph(folder: str) -> None:
+        with dsl.ExitHandler(close(folder=folder)):
+            failed = fail(folder=folder)
+            later = meet(folder=folder, name="later", others=[]).after(failed)
+            meet(folder=folder, name="latest", others=[]).after(later)
+            meet(folder=folder, name="independent", others=[])
+
+    with pytest.raises(RuntimeError, match="fail"):
+        run(graph, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} >= {"independent", "status"}
+    assert not {path.name for path in tmp_path.iterdir()} & {"later", "latest"}
+    assert (tmp_path / "status").read_text() == "FAILED"
+
+
+@pytest.mark.long
+def test_a_cached_step_of_a_model_has_the_name_of_the_model(tmp_path: Path) -> None:
+    roles = {"trees": "candidate", "network": "candidate", "popularity": "baseline"}
+    models = [DeclaredModel(name=name, section={"kind": "xgboost", "role": role}).text for name, role in roles.items()]
+
+    @dsl.pipeline
+    def graph(folder: str) -> None:
+        with dsl.ParallelFor(items=models) as declared:
+            trained = train(folder=folder, declared=declared)
+            validate_export(folder=folder, model=trained.output)
+        work(folder=folder, text="newest")
+
+    assert run(graph, tmp_path) == []
+    hits = ["train_network", "train_popularity", "train_trees", "validate_export_network", "validate_export_trees"]
+    assert sorted(run(graph, tmp_path)) == hits  # a baseline is not validated; `newest` may not be reused
+
+
+def test_slots_are_given_in_order_and_all_of_them_keep_others_waiting() -> None:
+    slots, running, seen = StepSlots(2), [0], []
+    lock, first_entered = threading.Lock(), threading.Event()
+
+    def hold(count: int, inside: Callable[[], None]) -> threading.Thread:
+        def work() -> None:
+            with slots.hold(count):
+                with lock:
+                    running[0] += count
+                    seen.append((count, running[0]))
+                inside()
+                with lock:
+                    running[0] -= count
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    release = threading.Event()
+
+    def wait_for_release() -> None:
+        first_entered.set()
+        release.wait(30)
+
+    threads = [hold(1, wait_for_release)]
+    assert first_entered.wait(30)
+    for number, count in enumerate((2, 1, 1), 1):
+        threads.append(hold(count, lambda: None))
+        while len(slots._queue) < number:  # each asks after the one before it
+            pass
+    assert seen == [(1, 1)]  # one slot is free, and the step that wants both is first in the queue
+    release.set()
+    for thread in threads:
+        thread.join(30)
+    assert seen[:2] == [(1, 1), (2, 2)] and [count for count, _ in seen] == [1, 2, 1, 1]
+    assert max(used for _, used in seen) == 2
