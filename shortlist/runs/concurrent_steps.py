@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kfp.local import graph_utils, logging_utils, subprocess_task_handler, task_dispatcher
@@ -69,33 +69,32 @@ class StepRules:
     is_reusable: Callable[[Any], bool]
 
 
-@dataclass
 class StepSlots:
-    """Slots of the steps that run at the same time; they are given in the order in which steps ask.
+    """Slots of the steps that run at the same time.
 
     Args:
         count: Number of slots.
     """
 
-    count: int
-    _used: int = 0
-    _queue: list[object] = field(default_factory=list)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._used = 0
+        self._waiting = 0
+        self._changed = threading.Condition()
 
     @contextmanager
-    def hold(self, slots: int) -> Iterator[None]:
-        """Hold some slots during the block; wait for them.
+    def hold(self, *, alone: bool) -> Iterator[None]:
+        """Hold a slot during the block, or all of them; wait until there is one.
 
         Args:
-            slots: Number of slots; all of them keep every other step waiting.
+            alone: Whether to wait until no other step runs or waits for a slot, and then to keep all of them waiting.
         """
-        ticket = object()
+        slots = self._count if alone else 1
         with self._changed:
-            self._queue.append(ticket)
-            self._changed.wait_for(lambda: self._queue[0] is ticket and self._used + slots <= self.count)
-            self._queue.pop(0)
+            self._waiting += not alone
+            self._changed.wait_for(lambda: self._used + slots <= self._count and not (alone and self._waiting))
+            self._waiting -= not alone
             self._used += slots
-            self._changed.notify_all()
         try:
             yield
         finally:
@@ -115,15 +114,15 @@ def concurrent_steps(rules: StepRules) -> Iterator[None]:
     execute, run_task = task_executor.execute_single_task, task_dispatcher.run_single_task_implementation
     find, store = LocalCache.get, LocalCache.put
 
-    def execute_named(task_name: str, **arguments: Any) -> tuple[Outputs, Status]:
+    def execute_named(task_name: str, **arguments: Any) -> Any:
         _step.set(LocalStep(_name_step(rules.steps.get(task_name, task_name)), task_name in rules.alone))
         return execute(task_name=task_name, **arguments)
 
-    def run_in_slot(**arguments: Any) -> tuple[Outputs, Status]:
-        with slots.hold(slots.count if _step.get().is_alone else 1):
+    def run_in_slot(**arguments: Any) -> Any:
+        with slots.hold(alone=_step.get().is_alone):
             return run_task(**arguments)
 
-    def find_and_announce(cache: LocalCache, key: str) -> Outputs | None:
+    def find_and_announce(cache: LocalCache, key: str) -> Any:
         outputs = find(cache, key)
         if outputs is not None and _step.get().name:
             rules.announce_hit(_step.get().name)
@@ -133,25 +132,32 @@ def concurrent_steps(rules: StepRules) -> Iterator[None]:
         if all(map(rules.is_reusable, outputs.values())):
             store(cache, key, outputs)
 
-    replacements: list[tuple[Any, str, Any]] = [
-        (task_executor, "execute_single_task", execute_named),
-        (task_dispatcher, "run_single_task_implementation", run_in_slot),
-        (LocalCache, "get", find_and_announce),
-        (LocalCache, "put", store_if_reusable),
-        (enhanced_dag_orchestrator, "run_enhanced_dag", _run_graph),
-        (subprocess_task_handler, "run_local_subprocess", _run_process),
-        # Both change what all threads print; lines have the name of their step instead.
-        (logging_utils, "local_logger_context", nullcontext),
-        (logging_utils, "indented_print", nullcontext),
-    ]
-    originals = [getattr(owner, name) for owner, name, _ in replacements]
-    for owner, name, function in replacements:
-        setattr(owner, name, function)
+    task_executor.execute_single_task = execute_named
+    task_dispatcher.run_single_task_implementation = run_in_slot
+    LocalCache.get, LocalCache.put = find_and_announce, store_if_reusable
+    with _own_order():
+        try:
+            yield
+        finally:
+            task_executor.execute_single_task, task_dispatcher.run_single_task_implementation = execute, run_task
+            LocalCache.get, LocalCache.put = find, store
+
+
+@contextmanager
+def _own_order() -> Iterator[None]:
+    """Let this module order tasks and print the output of their processes during the block."""
+    run_graph, run_process = enhanced_dag_orchestrator.run_enhanced_dag, subprocess_task_handler.run_local_subprocess
+    log_context, indented = logging_utils.local_logger_context, logging_utils.indented_print
+    enhanced_dag_orchestrator.run_enhanced_dag = _run_graph
+    subprocess_task_handler.run_local_subprocess = _run_process
+    # Both change what all threads print; lines have the name of their step instead.
+    logging_utils.local_logger_context = logging_utils.indented_print = nullcontext
     try:
         yield
     finally:
-        for (owner, name, _), function in zip(replacements, originals, strict=True):
-            setattr(owner, name, function)
+        enhanced_dag_orchestrator.run_enhanced_dag = run_graph
+        subprocess_task_handler.run_local_subprocess = run_process
+        logging_utils.local_logger_context, logging_utils.indented_print = log_context, indented
 
 
 def _name_step(step: str) -> str:
@@ -199,7 +205,11 @@ def _run_graph(
             _item.set(value if isinstance(value, str) else "")
     tasks = dag_component_spec.dag.tasks
     # The exit handler alone reads how the others ended.
-    closing = [name for name, task in tasks.items() if enhanced_dag_orchestrator._has_task_final_status_input(task)]
+    closing = [
+        name
+        for name, task in tasks.items()
+        if any(source.HasField("task_final_status") for source in task.inputs.parameters.values())
+    ]
     body = {name: task for name, task in tasks.items() if name not in closing}
     graph = _GraphRun(values, fail_stack, settings)
     ends: dict[str, Future[bool]] = {}

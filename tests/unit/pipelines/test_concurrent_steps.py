@@ -1,7 +1,7 @@
 """Order, failures and cache hits of the steps that kfp.local runs at the same time."""
 
 import threading
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
@@ -141,39 +141,34 @@ def test_a_cached_step_of_a_model_has_the_name_of_the_model(tmp_path: Path) -> N
     assert sorted(run(graph, tmp_path)) == hits  # a baseline is not validated; `newest` may not be reused
 
 
-def test_slots_are_given_in_order_and_all_of_them_keep_others_waiting() -> None:
-    slots, running, seen = StepSlots(2), [0], []
-    lock, first_entered = threading.Lock(), threading.Event()
+def test_a_step_that_runs_alone_waits_for_all_others_and_they_for_it() -> None:
+    slots, running, steps = StepSlots(2), [0], []
+    lock, has_begun, may_end = threading.Lock(), threading.Event(), threading.Event()
 
-    def hold(count: int, inside: Callable[[], None]) -> threading.Thread:
+    def start(name: str, *, alone: bool) -> threading.Thread:
         def work() -> None:
-            with slots.hold(count):
+            with slots.hold(alone=alone):
                 with lock:
-                    running[0] += count
-                    seen.append((count, running[0]))
-                inside()
+                    running[0] += 1
+                    steps.append((name, running[0]))
+                has_begun.set()
+                may_end.wait(30)
                 with lock:
-                    running[0] -= count
+                    running[0] -= 1
 
         thread = threading.Thread(target=work)
         thread.start()
         return thread
 
-    release = threading.Event()
-
-    def wait_for_release() -> None:
-        first_entered.set()
-        release.wait(30)
-
-    threads = [hold(1, wait_for_release)]
-    assert first_entered.wait(30)
-    for number, count in enumerate((2, 1, 1), 1):
-        threads.append(hold(count, lambda: None))
-        while len(slots._queue) < number:  # each asks after the one before it
-            pass
-    assert seen == [(1, 1)]  # one slot is free, and the step that wants both is first in the queue
-    release.set()
+    threads = [start("first", alone=False)]
+    assert has_begun.wait(30)
+    threads += [start("timed", alone=True), start("second", alone=False), start("third", alone=False)]
+    deadline = time.monotonic() + 30
+    while len(steps) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(steps) == 2 and steps[1][0] in ("second", "third")  # two slots; the timed step waits longest
+    may_end.set()
     for thread in threads:
         thread.join(30)
-    assert seen[:2] == [(1, 1), (2, 2)] and [count for count, _ in seen] == [1, 2, 1, 1]
-    assert max(used for _, used in seen) == 2
+    assert {name for name, _ in steps} == {"first", "timed", "second", "third"}
+    assert dict(steps)["timed"] == 1 and max(count for _, count in steps) <= 2
