@@ -33,6 +33,8 @@ Outputs = dict[str, Any]
 """Outputs of a task, by name."""
 _LOOP_ITEM: Final = "loop-item"
 """Part of the name under which the tasks of a loop get their item."""
+_MAX_ITERATIONS: Final = 64
+"""Iterations of a loop that may wait for slots at the same time."""
 _item: ContextVar[str] = ContextVar("item", default="")
 """Item of the loop whose iteration runs in this thread: a declared model, where steps are per model."""
 
@@ -254,6 +256,7 @@ class _GraphRun:
         } | self.settings  # fmt: skip
         if task.WhichOneof("iterator"):
             executor = enhanced_dag_orchestrator.ParallelExecutor()
+            executor.conservative_max = executor.max_workers = _MAX_ITERATIONS  # slots limit what runs
             has_failed = enhanced_dag_orchestrator._run_parallel_for_task(**arguments, parallel_executor=executor)
         else:
             outputs, status = enhanced_dag_orchestrator.execute_task(**arguments)

@@ -140,6 +140,11 @@ class Display:
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         prefix = f"{self.broken_step} | "
         lines = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines
+        if self.broken_step and not self._faulty:
+            return (
+                f"The process of the step {self.broken_step} was killed. Usually the machine ran out of memory:"
+                " runtime.steps_at_once: 1 and a smaller runtime.memory_budget_mib need less. Finished steps are kept."
+            )
         return "\n".join(["This is a bug in Shortlist. The last lines of its log:", *lines[-12:]])
 
     def print_results(self, run: Path, code: int, relative_to: Path) -> None:

@@ -90,11 +90,11 @@ def replaced_names(tree: ast.Module) -> Iterator[str]:
             targets = [node.target]
         else:
             continue
-        for target in (part for target in targets for part in getattr(target, "elts", [target])):
+        for target in (part for whole in targets for part in getattr(whole, "elts", [whole])):
             if isinstance(target, ast.Subscript) and named(target.value, names) == "sys.modules":
                 yield "sys.modules"
-            elif isinstance(target, ast.Attribute) and not (whole := named(target, names)).startswith("sys.") and whole:
-                yield whole
+            elif isinstance(target, ast.Attribute) and not (name := named(target, names)).startswith("sys.") and name:
+                yield name
 
 
 Classes = dict[str, list[tuple[str, ast.ClassDef, dict[str, str]]]]

@@ -58,6 +58,26 @@ def test_a_bug_shows_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFi
     assert "a bug in Shortlist" in printed and "ZeroDivisionError" in printed
 
 
+def test_a_bug_shows_the_end_of_its_own_steps_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = "train_trees | ZeroDivisionError: division by zero\n" + "train_network | epoch 3\n" * 50
+    (tmp_path / "pipeline.log").write_text(log)
+    steps = [{"event": "step", "step": name, "paths": {}} for name in ("train_network", "train_trees")]
+    fault = {"event": "fault", "step": "train_trees", "message": "division by zero"}
+    display_of(tmp_path, *steps, fault).print_results(tmp_path, 1, Path("runs"))
+    printed = capsys.readouterr().out
+    assert "\nZeroDivisionError: division by zero" in printed and "epoch 3" not in printed
+
+
+def test_a_killed_step_is_named_with_what_needs_less_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [{"event": "step", "step": name, "paths": {}} for name in ("ingest", "train_trees")]
+    done = {"event": "done", "name": "ingest", "seconds": 2.0, "peak_mib": 100.0}
+    display = display_of(tmp_path, *steps, done)
+    display.print_results(tmp_path, 1, Path("runs"))
+    printed = capsys.readouterr().out
+    assert display.broken_step == "train_trees" and "step train_trees was killed" in printed
+    assert "runtime.steps_at_once: 1" in printed and "a bug in Shortlist" not in printed
+
+
 def test_an_interrupted_run_prints_that_finished_steps_are_reused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
