@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 RUNNER: Final = "shortlist.runs.runner"
@@ -57,6 +58,7 @@ def install() -> None:
     from kfp.local.cache import LocalCache
 
     get_outputs, get = executor_output_utils.get_outputs_from_executor_output, LocalCache.get
+    lock = Lock()  # steps look at the same time
 
     def get_stored_outputs(*arguments: Any, **options: Any) -> dict[str, Any]:
         outputs: dict[str, Any] = get_outputs(*arguments, **options)
@@ -66,14 +68,15 @@ def install() -> None:
         return outputs
 
     def get_with_empty_folders(cache: LocalCache, key: str) -> dict[str, Any] | None:
-        markers = Path(cache.cache_root).parent.rglob(f"*{_REMOVED}")
-        folders = [marker.with_name(marker.name.removesuffix(_REMOVED)) for marker in markers]
-        for folder in folders:
-            folder.mkdir(exist_ok=True)
-        outputs: dict[str, Any] | None = get(cache, key)
-        for folder in folders:
-            with suppress(OSError):  # another process of the same folder has done it
-                folder.rmdir()
+        with lock:
+            markers = Path(cache.cache_root).parent.rglob(f"*{_REMOVED}")
+            folders = [marker.with_name(marker.name.removesuffix(_REMOVED)) for marker in markers]
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+            outputs: dict[str, Any] | None = get(cache, key)
+            for folder in folders:
+                with suppress(OSError):  # another process of the same folder has done it
+                    folder.rmdir()
         return outputs
 
     executor_output_utils.get_outputs_from_executor_output = get_stored_outputs
