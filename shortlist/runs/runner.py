@@ -50,10 +50,12 @@ def run_graph(name: GraphName, spec: Spec, arguments: Mapping[str, Any], root: P
         arguments: Values of its parameters; others are ignored.
         root: Folder for artefacts and the cache.
     """
-    from pipelines.compile import GRAPHS
+    os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end before the training that they record
+    with step_server():  # it imports what steps need while this process imports kfp
+        from pipelines.compile import GRAPHS
 
-    builder = graph_builder(spec)
-    run_pipeline(GRAPHS[name](builder), builder, arguments, root)
+        builder = graph_builder(spec)
+        run_pipeline(GRAPHS[name](builder), builder, arguments, root)
 
 
 def graph_builder(spec: Spec) -> PipelineBuilder:
@@ -67,7 +69,7 @@ def graph_builder(spec: Spec) -> PipelineBuilder:
 
 
 def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str, Any], root: Path) -> None:
-    """Run a pipeline with kfp.local; a failing task raises.
+    """Run a pipeline with kfp.local, inside `step_server`; a failing task raises.
 
     Args:
         pipeline: kfp's pipeline.
@@ -79,7 +81,6 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
 
     from shortlist.runs.concurrent_steps import StepRules, concurrent_steps
 
-    os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end before the training that they record
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
         pipeline_root=str(root / "artefacts"),
@@ -97,7 +98,7 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
         announce_hit=lambda step: emit({"event": "cached", "step": step}),
         is_reusable=lambda output: not depends_on_moment(output),
     )
-    with concurrent_steps(rules), step_server(), warnings.catch_warnings():
+    with concurrent_steps(rules), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kfp warns about every image that is not a plain Python one
         pipeline(**{name: arguments[name] for name in pipeline.component_spec.inputs or {}})
 

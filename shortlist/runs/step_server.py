@@ -57,8 +57,8 @@ _SECONDS_TO_ASK: Final = 60.0
 def step_server(modules: Sequence[str] = PRELOADED) -> Iterator[None]:
     """Run a step server during the block; its socket is named in this process's environment.
 
-    It belongs to this process's group, so that a signal to the group stops the server and every step. It imports the
-    modules when the first step is started. Where it cannot run, steps are new processes.
+    It belongs to this process's group, so that a signal to the group stops the server and every step. Where it cannot
+    run, steps are new processes.
 
     Args:
         modules: Modules that it imports.
@@ -100,13 +100,12 @@ def main() -> None:
     """Run `python -m shortlist.runs.step_server LISTENER MODULES...` until standard input ends."""
     atexit.register(_end_at_once)  # the first to be registered is the last to be called
     with socket.socket(fileno=int(sys.argv[1])) as listener:
+        environment = dict(os.environ)
+        for module in sys.argv[2:]:
+            importlib.import_module(module)
+        gc.collect()
+        gc.freeze()  # so that garbage collection does not write to the pages that all steps share
         client = _next_client(listener)
-        if client is not None:
-            environment = dict(os.environ)
-            for module in sys.argv[2:]:
-                importlib.import_module(module)
-            gc.collect()
-            gc.freeze()  # so that garbage collection does not write to the pages that all steps share
         while client is not None:
             request = _serve(client, environment)
             if request is not None:

@@ -28,7 +28,7 @@ from components.pod import MODULE
 from pipelines.compile import GRAPHS
 from pipelines.graph import GraphTarget, PipelineBuilder
 from shortlist.runs.runner import run_pipeline
-from shortlist.runs.step_server import STEP_COMMAND
+from shortlist.runs.step_server import STEP_COMMAND, step_server
 from shortlist.spec.load import parse_spec
 
 class SharedPods(GraphTarget):
@@ -39,7 +39,8 @@ class SharedPods(GraphTarget):
 
 spec, arguments, root = map(Path, sys.argv[1:])
 builder = PipelineBuilder(parse_spec(spec.read_text()), SharedPods())
-run_pipeline(GRAPHS["training"](builder), builder, json.loads(arguments.read_text()), root)
+with step_server():
+    run_pipeline(GRAPHS["training"](builder), builder, json.loads(arguments.read_text()), root)
 print(json.dumps(list(builder.steps)))
 """
 
