@@ -114,7 +114,7 @@ def test_target_of_a_pair_is_smoothed_with_the_mean_of_a_part_of_it(world: Any) 
     rows += [world.row(1, page="x"), world.row(1, page="z"), world.row(1, page=None), world.row(1, user_id=9, page="x")]
     pair = {"kind": "target", "key": ["user_id", "page"], "prior_key": "user_id", "prior": 2.0, "name": "rate"}
     table = world.features([*rows, world.row(2)], pair)
-    of_user = (1 + 2 * (1 / 3)) / (2 + 2)
+    of_user = (1 + 5 * 2 * (1 / 3)) / (2 + 5 * 2)
     assert table["rate"].to_list()[3:7] == approx([(1 + 2 * of_user) / (1 + 2), of_user, of_user, 1 / 3])
 
 
