@@ -1,8 +1,7 @@
 """Runs the steps of a graph with kfp.local: those that do not wait for each other at the same time (ADR 3).
 
 kfp.local runs the tasks of a graph one after another and has no interface for another order. What it does for one task,
-a condition, a loop or an exit handler is called here as it is; the order of tasks and the output of their processes are
-in this module's hands.
+a condition or a loop is called here as it is; the order of tasks and the output of their processes are decided here.
 """
 
 from __future__ import annotations
@@ -53,21 +52,21 @@ _step: ContextVar[LocalStep] = ContextVar("step", default=_NO_STEP)
 
 
 @dataclass(frozen=True)
-class StepRules:
-    """What holds for the steps of a run.
+class StepSettings:
+    """Settings of the steps of a run.
 
     Args:
         steps: Step of every task, by the task's name.
         at_once: Most steps that run at the same time.
         alone: Tasks that run while no other one does, because they measure time.
-        announce_hit: Called with the name of each step that an earlier run's results answer.
+        on_cache_hit: Called with the name of each step that an earlier run's results answer.
         is_reusable: Whether an output may answer a step of a later run.
     """
 
     steps: Mapping[str, str]
     at_once: int
     alone: frozenset[str]
-    announce_hit: Callable[[str], None]
+    on_cache_hit: Callable[[str], None]
     is_reusable: Callable[[Any], bool]
 
 
@@ -79,9 +78,8 @@ class StepSlots:
     """
 
     def __init__(self, count: int) -> None:
-        self._count = count
-        self._used = 0
-        self._waiting = 0
+        self._count = self._free_slots = count
+        self._waiting_steps = 0
         self._changed = threading.Condition()
 
     @contextmanager
@@ -93,61 +91,62 @@ class StepSlots:
         """
         slots = self._count if alone else 1
         with self._changed:
-            self._waiting += not alone
-            self._changed.wait_for(lambda: self._used + slots <= self._count and not (alone and self._waiting))
-            self._waiting -= not alone
-            self._used += slots
+            self._waiting_steps += not alone
+            self._changed.wait_for(lambda: slots <= self._free_slots and not (alone and self._waiting_steps))
+            self._waiting_steps -= not alone
+            self._free_slots -= slots
         try:
             yield
         finally:
             with self._changed:
-                self._used -= slots
+                self._free_slots += slots
                 self._changed.notify_all()
 
 
 @contextmanager
-def concurrent_steps(rules: StepRules) -> Iterator[None]:
-    """Let kfp.local run graphs by some rules during the block.
+def concurrent_steps(step_settings: StepSettings) -> Iterator[None]:
+    """Let kfp.local run the steps of graphs with these settings during the block.
 
     Args:
-        rules: Rules of the steps.
+        step_settings: Settings of the steps.
     """
-    slots = StepSlots(rules.at_once)
+    slots = StepSlots(step_settings.at_once)
     execute, run_task = task_executor.execute_single_task, task_dispatcher.run_single_task_implementation
-    find, store = LocalCache.get, LocalCache.put
+    cache_get, cache_put = LocalCache.get, LocalCache.put
 
     def execute_named(task_name: str, **arguments: Any) -> Any:
-        _step.set(LocalStep(_name_step(rules.steps.get(task_name, task_name)), task_name in rules.alone))
+        name = _name_step(step_settings.steps.get(task_name, task_name))
+        _step.set(LocalStep(name, is_alone=task_name in step_settings.alone))
         return execute(task_name=task_name, **arguments)
 
     def run_in_slot(**arguments: Any) -> Any:
         with slots.hold(alone=_step.get().is_alone):
             return run_task(**arguments)
 
-    def find_and_announce(cache: LocalCache, key: str) -> Any:
-        outputs = find(cache, key)
+    def get_and_report(cache: LocalCache, key: str) -> Any:
+        outputs = cache_get(cache, key)
         if outputs is not None and _step.get().name:
-            rules.announce_hit(_step.get().name)
+            step_settings.on_cache_hit(_step.get().name)
         return outputs
 
-    def store_if_reusable(cache: LocalCache, key: str, outputs: Outputs) -> None:
-        if all(map(rules.is_reusable, outputs.values())):
-            store(cache, key, outputs)
+    def put_if_reusable(cache: LocalCache, key: str, outputs: Outputs) -> None:
+        if all(map(step_settings.is_reusable, outputs.values())):
+            cache_put(cache, key, outputs)
 
     task_executor.execute_single_task = execute_named
     task_dispatcher.run_single_task_implementation = run_in_slot
-    LocalCache.get, LocalCache.put = find_and_announce, store_if_reusable
-    with _own_order():
+    LocalCache.get, LocalCache.put = get_and_report, put_if_reusable
+    with _concurrent_order():
         try:
             yield
         finally:
             task_executor.execute_single_task, task_dispatcher.run_single_task_implementation = execute, run_task
-            LocalCache.get, LocalCache.put = find, store
+            LocalCache.get, LocalCache.put = cache_get, cache_put
 
 
 @contextmanager
-def _own_order() -> Iterator[None]:
-    """Let this module order tasks and print the output of their processes during the block."""
+def _concurrent_order() -> Iterator[None]:
+    """Replace kfp's order of tasks, and its printing of their processes' output, during the block."""
     run_graph, run_process = enhanced_dag_orchestrator.run_enhanced_dag, subprocess_task_handler.run_local_subprocess
     log_context, indented = logging_utils.local_logger_context, logging_utils.indented_print
     enhanced_dag_orchestrator.run_enhanced_dag = _run_graph
@@ -195,64 +194,66 @@ def _run_graph(
     parent_io_store: IOStore | None = None,
     **settings: Any,
 ) -> tuple[Outputs, Status]:
-    """Run the tasks of a graph, or of a part of it, each as soon as those before it have ended; the exit handler last.
+    """Run the tasks of a graph or of a part of it, each once its upstream tasks have ended; the exit handler last.
 
     In place of kfp's `run_enhanced_dag`, with its arguments and its return value.
     """
-    values = IOStore(parent=parent_io_store)
+    io_store = IOStore(parent=parent_io_store)
     inputs = OrchestratorUtils.join_user_inputs_and_defaults(dag_arguments, dag_component_spec.input_definitions)
     for name, value in inputs.items():
-        values.put_parent_input(name, value)
+        io_store.put_parent_input(name, value)
         if _LOOP_ITEM in name:
             _item.set(value if isinstance(value, str) else "")
     tasks = dag_component_spec.dag.tasks
-    # The exit handler alone reads how the others ended.
-    closing = [
+    # Only exit handlers read the final status of other tasks.
+    exit_tasks = [
         name
         for name, task in tasks.items()
         if any(source.HasField("task_final_status") for source in task.inputs.parameters.values())
     ]
-    body = {name: task for name, task in tasks.items() if name not in closing}
-    graph = _GraphRun(values, fail_stack, settings)
-    ends: dict[str, Future[bool]] = {}
+    body = {name: task for name, task in tasks.items() if name not in exit_tasks}
+    graph = _GraphRun(io_store, fail_stack, settings)
+    successes: dict[str, Future[bool]] = {}
     with ThreadPoolExecutor(max(1, len(body))) as threads:
         for name in reversed(graph_utils.topological_sort_tasks(body)):
-            earlier = [ends[task] for task in body[name].dependent_tasks]
-            ends[name] = threads.submit(copy_context().run, graph.run_task, name, body[name], earlier)
-    succeeded = [end.result() for end in ends.values()] + [graph.run_task(name, tasks[name], []) for name in closing]
-    if not all(succeeded):
+            upstream = [successes[task] for task in body[name].dependent_tasks]
+            successes[name] = threads.submit(copy_context().run, graph.run_task, name, body[name], upstream)
+    has_succeeded = all(success.result() for success in successes.values())
+    for name in exit_tasks:
+        has_succeeded &= graph.run_task(name, tasks[name], [])
+    if not has_succeeded:
         return {}, Status.FAILURE
-    return OrchestratorUtils.get_dag_outputs(dag_component_spec.dag.outputs, values), Status.SUCCESS
+    return OrchestratorUtils.get_dag_outputs(dag_component_spec.dag.outputs, io_store), Status.SUCCESS
 
 
 @dataclass(frozen=True)
 class _GraphRun:
     """A run of the tasks of a graph."""
 
-    values: IOStore
-    """Inputs of the graph, and what its tasks have put out."""
+    io_store: IOStore
+    """Inputs of the graph, and the outputs of its tasks."""
     fail_stack: list[str]
     """Names of the failed tasks, those of inner graphs first."""
     settings: dict[str, Any]
     """Arguments of kfp's functions that are the same for all tasks."""
 
-    def run_task(self, name: str, task: Any, earlier: Sequence[Future[bool]]) -> bool:
+    def run_task(self, name: str, task: Any, upstream: Sequence[Future[bool]]) -> bool:
         """Run a task; return whether it succeeded, or is left out by its condition.
 
         Args:
             name: Name of the task.
             task: kfp's description.
-            earlier: Ends of the tasks before it; where one failed, this one fails without being run.
+            upstream: Whether each of its upstream tasks succeeded; where one did not, this one fails without being run.
         """
-        if not all(end.result() for end in earlier):
-            logging.info("Task %s is not run: a task before it failed", name)
-            self.values.put_task_status(name, "FAILED")
+        if not all(success.result() for success in upstream):
+            logging.info("Task %s is not run: an upstream task failed", name)
+            self.io_store.put_task_status(name, "FAILED")
             return False
         condition = task.trigger_policy.condition
-        if condition and not enhanced_dag_orchestrator.ConditionEvaluator.evaluate_condition(condition, self.values):
+        if condition and not enhanced_dag_orchestrator.ConditionEvaluator.evaluate_condition(condition, self.io_store):
             return True
         arguments = {
-            "task_name": name, "task_spec": task, "io_store": self.values, "fail_stack": self.fail_stack,
+            "task_name": name, "task_spec": task, "io_store": self.io_store, "fail_stack": self.fail_stack,
         } | self.settings  # fmt: skip
         if task.WhichOneof("iterator"):
             executor = enhanced_dag_orchestrator.ParallelExecutor()
@@ -262,8 +263,8 @@ class _GraphRun:
             outputs, status = enhanced_dag_orchestrator.execute_task(**arguments)
             has_failed = status is Status.FAILURE
             for key, output in outputs.items():
-                self.values.put_task_output(name, key, output)
+                self.io_store.put_task_output(name, key, output)
         if has_failed:
             self.fail_stack.append(name)
-        self.values.put_task_status(name, "FAILED" if has_failed else "SUCCEEDED")
+        self.io_store.put_task_status(name, "FAILED" if has_failed else "SUCCEEDED")
         return not has_failed

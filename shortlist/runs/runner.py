@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # importing kfp takes seconds, which only the child process n
     from pipelines.compile import GraphName
     from pipelines.graph import PipelineBuilder
 
-MEASURE_TIME: Final = frozenset({"validate_export"})
+TIMED_STEPS: Final = frozenset({"validate_export"})
 """Steps that run alone, because they measure how fast a model answers."""
 
 
@@ -79,7 +79,7 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
     """
     from kfp import local
 
-    from shortlist.runs.concurrent_steps import StepRules, concurrent_steps
+    from shortlist.runs.concurrent_steps import StepSettings, concurrent_steps
 
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
@@ -91,14 +91,14 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
     steps = {task: names[0] for task, names in builder.steps.items()}
     emit({"event": "graph", "steps": list(steps.values())})
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(message)s")
-    rules = StepRules(
+    step_settings = StepSettings(
         steps=steps,
         at_once=builder.spec.runtime.steps_at_once,
-        alone=frozenset(task for task, names in builder.steps.items() if MEASURE_TIME & {*names}),
-        announce_hit=lambda step: emit({"event": "cached", "step": step}),
+        alone=frozenset(task for task, names in builder.steps.items() if TIMED_STEPS & {*names}),
+        on_cache_hit=lambda step: emit({"event": "cached", "step": step}),
         is_reusable=lambda output: not depends_on_moment(output),
     )
-    with concurrent_steps(rules), warnings.catch_warnings():
+    with concurrent_steps(step_settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kfp warns about every image that is not a plain Python one
         pipeline(**{name: arguments[name] for name in pipeline.component_spec.inputs or {}})
 

@@ -66,7 +66,7 @@ def small() -> Spec:
     trees = spec["models"]["xgboost"] | {"rounds": 80, "learning_rate": 0.2}
     trees["features"] = [name for name in trees["features"] if name not in LEFT_OUT]
     spec["models"] = {"xgboost": trees, "logistic": LINE}
-    # Three days of the new tastes: the next model is better, and no rollout's chance can say otherwise.
+    # The next model learns from three days of the new tastes; one from a single day may be rolled back by chance.
     spec["monitoring"] |= {"pages": "none", "retrain": {"cooldown_hours": 24, "bad_windows": 3}}
     spec["serving"]["log"] |= {"feature_sampling": 1.0}
     return patient(spec)

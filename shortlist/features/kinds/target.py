@@ -22,8 +22,8 @@ from shortlist.system.query_engine import Engine
 PRIOR_KEY_FACTOR: Final = 5.0
 """Rows' worth of the overall mean in the mean of `prior_key`, as a multiple of `prior`.
 
-With the same prior at both levels, a user's few rows get into the rates of all of his categories: on generated logs
-networks and trees lost 0.002 of AUC against no `prior_key`; with this one at most 0.0015.
+With the same prior at both levels, the noise of a user's few rows gets into the rates of all categories: on generated
+logs networks and trees lost 0.002 of AUC against no `prior_key`; with this factor at most 0.0015.
 """
 NO_ROWS_MEAN: Final = 0.5
 """The overall mean while nothing at all has been seen."""
@@ -39,9 +39,9 @@ class TargetFeature(WindowedFeature):
     prior: float = Field(default=20.0, gt=0)
     """Rows' worth of the overall mean (of the days before) mixed in."""
     prior_key: Names = ()
-    """Some of the key's columns, whose mean is mixed in in place of the overall one: `[user_id]` gives a user in a
-    category that is new to him his own rate. It is itself smoothed, with five times `prior`, so that little of what a
-    few rows of a user show gets into all of his categories. Empty: the overall mean."""
+    """Some of the key's columns, whose mean is mixed in in place of the overall one: with `[user_id]`, a
+    user has the user's own rate in a category without rows of the user. That mean is itself smoothed, with five times
+    `prior`. Empty: the overall mean."""
 
     @model_validator(mode="after")
     def _prior_key_is_a_part_of_the_key(self) -> Self:
@@ -80,7 +80,7 @@ class TargetFeature(WindowedFeature):
         all_rows = self.window_sum(all_rows_view, rows)
         overall = self.window_sum(all_rows_view, total) / scale / all_rows
         mean = pl.when(all_rows > 0).then(overall).otherwise(NO_ROWS_MEAN)
-        for view, prior in reversed((*zip(views, self._priors, strict=True),)):
+        for view, prior in reversed(list(zip(views, self._priors, strict=True))):
             weighted = self.window_sum(view, total) / scale + prior * mean
             mean = weighted / (self.window_sum(view, rows) + prior)
         yield NumberQuery(self.name, mean)
@@ -102,7 +102,7 @@ class TargetFeature(WindowedFeature):
         mean = add("Div", add("Div", all_sums, scale), all_rows)
         mean = add("Where", add("Greater", all_rows, np.zeros(1)), mean, np.array([NO_ROWS_MEAN]))
         level_priors = map(constant_per_output, zip(*(feature._priors for feature in features), strict=True))
-        for rows, sums, prior in reversed((*zip(level_sums[::2], level_sums[1::2], level_priors, strict=True),)):
+        for rows, sums, prior in reversed(list(zip(level_sums[::2], level_sums[1::2], level_priors, strict=True))):
             weighted = add("Add", add("Div", sums, scale), add("Mul", mean, prior))
             mean = add("Div", weighted, add("Add", rows, prior))
         return mean

@@ -9,7 +9,7 @@ import pytest
 from kfp import dsl, local
 
 from shortlist.ranking.kind import DeclaredModel
-from shortlist.runs.concurrent_steps import StepRules, StepSlots, concurrent_steps
+from shortlist.runs.concurrent_steps import StepSettings, StepSlots, concurrent_steps
 
 step = dsl.component(base_image="python", install_kfp_package=False)
 
@@ -85,7 +85,9 @@ def run(graph: Any, root: Path, *alone: str, at_once: int = 2) -> list[str]:
         workspace_root=str(root / "workspace"), enable_caching=True, cache_root=str(root / "cache"),
     )  # fmt: skip
     steps = {"train": "train", "validate-export": "validate_export", "work": "work"}
-    with concurrent_steps(StepRules(steps, at_once, frozenset(alone), hits.append, lambda output: output != "newest")):
+    with concurrent_steps(
+        StepSettings(steps, at_once, frozenset(alone), hits.append, lambda output: output != "newest")
+    ):
         graph(folder=str(root))
     return hits
 
