@@ -70,6 +70,11 @@ class ColumnProfile:
         return len(self.values)
 
     @property
+    def is_usable(self) -> bool:
+        """Whether it can become a feature."""
+        return self.distinct > 1 and not self.note and not self.pairs and self.type != "vector"
+
+    @property
     def is_binary(self) -> bool:
         """Whether its values are 0 and 1, both of them."""
         if self.type not in ("integer", "number") or self.distinct != 2:

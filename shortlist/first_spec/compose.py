@@ -34,6 +34,8 @@ _MIN_YOUNG_SHARE: Final = 0.3
 """Share of rows with items of the last day from which on statistics are counted by the hour."""
 _MAX_CODES_WITHOUT_RATE: Final = 10
 _MIN_WORDS: Final = 3
+_CONTEXT_TYPES: Final = ("integer", "number", "string", "date")
+"""Types of columns that a request for recommendations can send."""
 _TEXT_COMMENT: Final = "text, no feature: a vector column with `embedding: {text: ...}` makes one of it"
 
 
@@ -201,19 +203,39 @@ def _is_free_text(column: ColumnProfile) -> bool:
 
 
 def _retrieval_lines(draft: SpecDraft) -> Iterator[str]:
-    """Offer candidates where a table lists the items."""
-    tables = [side for side in draft.sides if side.key == draft.item]
-    if draft.user is None or not tables:
+    """Offer candidates: the items of a table, or of the log with their newest values there."""
+    if draft.user is None or draft.item is None:
         return
-    items = max(side.table.rows.height for side in tables)
-    yield f"# '{tables[0].name}' lists the items, so that requests can be answered with items, not only with scores"
+    tables = [side for side in draft.sides if side.key == draft.item]
+    listing = f"'{tables[0].name}' lists" if tables else "The log names"
+    items = max([side.table.rows.height for side in tables] or [draft.log.column(draft.item).distinct])
+    yield f"# {listing} the items, so that requests can be answered with items, not only with scores"
     yield "# (docs/retrieval.md). Such a release has gates of its own. Remove the first # of each line:"
     yield "# retrieval:"
     yield f"#   candidates: {max(1, min(200, items // 2))}"
+    columns = [column for column in draft.feature_columns if column.type in _CONTEXT_TYPES]
+    of_items = [column for column in columns if column.source in draft.item_columns and column.type != "date"]
+    of_requests = [column for column in columns if column.source not in draft.item_columns]
+    for key, key_columns, comment in (
+        ("context", of_requests, "one value for all items of a request, which sends it"),
+        ("item_columns", of_items, "the item's: each candidate has its newest value in the log"),
+    ):
+        if key_columns:
+            names = ", ".join(draft.name_of(column) for column in key_columns)
+            yield from _offered_lines(f"{key}: [{names}]", comment)
     yield "#   sources:"
     yield "#     popular: {kind: popular, window_days: 7}"
     yield "#     together: {kind: co_visitation}"
+    if draft.has_slates:
+        yield "# Leave out the features of kind slate, and '*_slate_*' of the models: they compare the few rows that"
+        yield "# were shown."
     yield ""
+
+
+def _offered_lines(text: str, comment: str) -> Iterator[str]:
+    wrapped = textwrap.wrap(text, _LINE_WIDTH, subsequent_indent=" " * 4, break_long_words=False)
+    yield from (f"#   {line}" for line in wrapped[:-1])
+    yield f"#   {wrapped[-1]}   # {comment}"
 
 
 def _rule_lines(draft: SpecDraft) -> Iterator[str]:
@@ -377,14 +399,11 @@ class _FeatureComposer:
     def _feature_columns(self) -> Iterator[tuple[str, ColumnProfile]]:
         """Give the columns that may become features, by their declared names."""
         draft = self._draft
-        for column in draft.columns:
-            if column.source in draft.roles | draft.unused | set(draft.outcomes):
-                continue
-            if _is_usable(column):
-                yield draft.name_of(column), column
+        for column in draft.feature_columns:
+            yield draft.name_of(column), column
         for side in draft.sides:
             for column in side.table.columns:
-                if column.source != side.key and _is_usable(column):
+                if column.source != side.key and column.is_usable:
                     yield draft.name_of(column, side), column
 
     def _histories(self) -> list[ColumnProfile]:
@@ -407,10 +426,6 @@ class _FeatureComposer:
         if clock is None or draft.log.rows[draft.clock or ""].dtype == pl.Date:
             return False
         return clock.format is None or "%H" in clock.format or "%I" in clock.format
-
-
-def _is_usable(column: ColumnProfile) -> bool:
-    return column.distinct > 1 and not column.note and not column.pairs and column.type != "vector"
 
 
 def _is_category(column: ColumnProfile) -> bool:

@@ -57,6 +57,9 @@ class SpecDraft:
     """What the spec says of a column of the log, by its source name."""
     determined_by: dict[str, str] = field(default_factory=dict)
     """Columns of the log that a key alone determines, by their source names -> that of the key."""
+    item_columns: set[str] = field(default_factory=set)
+    """Columns of the log whose newest value of an item is that of a candidate, by their source names: the item alone
+    determines them, or they differ among the items of a request."""
     unused: set[str] = field(default_factory=set)
     """Columns of the log that become no feature, by their source names."""
     user_returns: bool = False
@@ -87,6 +90,12 @@ class SpecDraft:
     def roles(self) -> set[str | None]:
         """Columns of the log that have a role."""
         return {self.label, self.clock, self.user, self.item, self.request, self.impression, self.position}
+
+    @property
+    def feature_columns(self) -> list[ColumnProfile]:
+        """The log's columns that may become features."""
+        left_out = self.roles | self.unused | set(self.outcomes)
+        return [column for column in self.columns if column.source not in left_out and column.is_usable]
 
     def determined_columns(self, key: str) -> set[str]:
         """Return the columns that a key alone determines, in the log or by a table: the source names of all."""

@@ -108,11 +108,7 @@ class KeyBehaviour:
             request: The column that rows of a request share; None: rows of a user with the same time are of one.
             user: The column that names the user.
         """
-        if request is not None:
-            groups = {"request": request.values}
-        elif user is not None and self._times is not None:
-            groups = {"user": user.values, "time": self._times}
-        else:
+        if (groups := self._request_groups(request, user)) is None:
             return False
         number = pl.col("number")
         has_first = number.min() == column.values.min()
@@ -121,6 +117,31 @@ class KeyBehaviour:
         requests = rows.group_by(*groups).agg(pl.len().alias("rows"), is_numbered.alias("numbered"))
         numbered = requests.filter(pl.col("rows") > 1)["numbered"]
         return len(numbered) >= _MIN_REPEATED_VALUES and int(numbered.sum()) >= _MIN_NUMBERED_SHARE * len(numbered)
+
+    def differs_within_requests(
+        self, column: ColumnProfile, request: ColumnProfile | None, user: ColumnProfile | None
+    ) -> bool:
+        """Return whether a column has several values in most requests with several rows.
+
+        Args:
+            column: The column.
+            request: The column that rows of a request share; None: rows of a user with the same time are of one.
+            user: The column that names the user.
+        """
+        groups = self._request_groups(request, user)
+        if groups is None or column.values.dtype.is_nested():
+            return False
+        rows = pl.DataFrame({**groups, "value": column.values}).drop_nulls(list(groups))
+        requests = rows.group_by(*groups).agg(pl.len().alias("rows"), pl.col("value").n_unique().alias("values"))
+        differing = requests.filter(pl.col("rows") > 1)["values"] > 1
+        return len(differing) >= _MIN_REPEATED_VALUES and 2 * int(differing.sum()) > len(differing)
+
+    def _request_groups(self, request: ColumnProfile | None, user: ColumnProfile | None) -> dict[str, pl.Series] | None:
+        if request is not None:
+            return {"request": request.values}
+        if user is not None and self._times is not None:
+            return {"user": user.values, "time": self._times}
+        return None
 
     def _measure_lifetime(self, column: ColumnProfile) -> Lifetime | None:
         if self._times is None or column.values.dtype.is_nested():

@@ -144,6 +144,20 @@ def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
                 draft.comments[column.source] = (
                     f"the {role} alone determines it: in a table of {role}s (side_tables), no request needs to send it"
                 )
+    draft.item_columns = _columns_of_items(draft, behaviour)
+
+
+def _columns_of_items(draft: SpecDraft, behaviour: KeyBehaviour) -> set[str]:
+    """Return the columns that the item determines, for ever or for a while, as a price."""
+    if draft.item is None:
+        return set()
+    request, user = (None if source is None else draft.log.column(source) for source in (draft.request, draft.user))
+    return {
+        column.source
+        for column in draft.feature_columns
+        if draft.determined_by.get(column.source) == draft.item
+        or (column.source not in draft.determined_by and behaviour.differs_within_requests(column, request, user))
+    }
 
 
 def _is_nearly_constant(column: ColumnProfile) -> bool:

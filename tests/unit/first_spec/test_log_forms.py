@@ -494,11 +494,43 @@ def test_retrieval_is_offered_where_a_table_lists_the_items(tmp_path: Path) -> N
     _, written, spec = first_spec(tmp_path)
     assert spec.retrieval is None
     assert "type: string}   # text, no feature: a vector column with `embedding: {text: ...}` makes one" in written.text
-    lines = written.text.splitlines()
-    start = lines.index("# retrieval:")
-    offered = [line.removeprefix("# ") if start <= number < start + 5 else line for number, line in enumerate(lines)]
-    retrieval = parse_spec("\n".join(offered)).retrieval
+    retrieval = with_offered_retrieval(written.text).retrieval
     assert retrieval is not None and (retrieval.candidates, set(retrieval.sources)) == (60, {"popular", "together"})
+
+
+def with_offered_retrieval(text: str, *without: str) -> Spec:
+    """Return the spec with the section that it offers, and without the lines that hold a text."""
+    before, offered = text.split("# retrieval:\n")
+    offered, after = offered.split("{kind: co_visitation}\n", 1)
+    section = "\n".join(
+        line.removeprefix("# ") for line in f"# retrieval:\n{offered}{{kind: co_visitation}}".splitlines()
+    )
+    lines = f"{before}{section}\n{after}".replace(', "*_slate_*"', "").splitlines()
+    return parse_spec("\n".join(line for line in lines if not any(word in line for word in without)))
+
+
+def test_the_offered_retrieval_gives_candidates_what_the_log_says_of_items(tmp_path: Path) -> None:
+    log = clicks().with_columns(brand=pl.format("b{}", pl.col("item_id") % 9))
+    log.write_csv(tmp_path / "log.csv")
+    _, written, _ = first_spec(tmp_path)
+    assert "# The log names the items, so that requests can be answered with items" in written.text
+    spec = with_offered_retrieval(written.text)
+    assert spec.retrieval is not None
+    assert (spec.retrieval.context, spec.retrieval.item_columns) == (("device", "price"), ("category", "brand"))
+    assert spec.notices == ()
+
+
+def test_what_differs_among_the_items_of_a_request_is_no_value_of_the_request(tmp_path: Path) -> None:
+    is_late = pl.col("time") > START + timedelta(days=DAYS / 2)
+    log = visits().with_columns(price=pl.when(is_late).then(pl.col("price") * 0.8).otherwise("price"))
+    devices = np.random.default_rng(6).choice(["ios", "web"], log["search"].n_unique())
+    log.with_columns(device=pl.lit(pl.Series(devices)).gather(pl.col("search"))).write_csv(tmp_path / "log.csv")
+    draft, written, _ = first_spec(tmp_path)
+    assert "price" not in draft.determined_by  # it changed
+    spec = with_offered_retrieval(written.text, "kind: slate")
+    assert spec.retrieval is not None
+    assert (spec.retrieval.context, spec.retrieval.item_columns) == (("device",), ("category", "price"))
+    assert spec.notices == ()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
