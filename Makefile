@@ -215,7 +215,7 @@ INSTALL = $(if $(ANY_PYTHON),,echo "Shortlist needs Python 3.11, 3.12 or 3.13 (f
   $(ANY_PYTHON) requirements/installer --venv $(VENV) --triton-venv $(TRITON_VENV) --docs-venv $(DOCS_VENV)
 INSTALLER := $(wildcard requirements/installer/*.py)
 
-$(READY): $(LOCK)/uv.txt $(LOCK)/run.txt $(LOCK)/torch-cuda.txt requirements/run.txt pyproject.toml $(INSTALLER)
+$(READY): $(LOCK)/uv.txt $(LOCK)/run.txt $(LOCK)/torch-cpu.txt $(LOCK)/torch-cuda.txt requirements/run.txt pyproject.toml $(INSTALLER)
 	@$(INSTALL) run
 	@touch $@
 
@@ -248,6 +248,8 @@ lock: $(READY)
 	@for name in run cluster test triton docs gpu torch-cuda; do \
 	  grep -v '^-r ' requirements/$$name.txt | if [ $$name = gpu ] || [ $$name = torch-cuda ]; then cat; else grep -v '^torch=='; fi \
 	    | $(UV) pip compile --quiet --universal --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
+	@sed -n 's/^torch==.*/&+cpu/p' requirements/run.txt | $(UV) pip compile --quiet --universal --no-deps --no-annotate --no-header --generate-hashes \
+	  --python-version 3.11 --torch-backend cpu - -o $(LOCK)/torch-cpu.txt || echo '$(LOCK)/torch-cpu.txt stays as it was' >&2
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
 .PHONY: bench canary-status check check-gpu clean container deploy-canary docs drill help images init lint loop \

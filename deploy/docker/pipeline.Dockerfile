@@ -25,13 +25,12 @@ ARG UV_PYTHON=/opt/shortlist/bin/python
 ARG UV_COMPILE_BYTECODE=1
 ARG UV_COMPILE_BYTECODE_TIMEOUT=600
 ARG UV_LINK_MODE=copy
-# torch first and alone: asked for through another package, an index gives a build with gigabytes of CUDA. It has no hash
-# here: the lock's are of the default index, and the build for CPUs comes from an index of its own, which gives the hash.
-# The argument has the version: `make images` takes it from requirements/run.txt. No step runs torch's own tests (130 MB).
+# torch first and alone: asked for through another package, an index gives a build with gigabytes of CUDA. No step runs
+# torch's own tests (130 MB).
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ARG TORCH
+COPY requirements/lock/torch-cpu.txt requirements/lock/
 RUN --mount=type=bind,from=installer,source=/opt/uv,target=/opt/uv --mount=type=cache,target=/root/.cache/uv \
-    /opt/uv/bin/uv pip install --no-deps --index-url "$TORCH_INDEX" "$TORCH" \
+    /opt/uv/bin/uv pip install --no-deps --index-url "$TORCH_INDEX" --require-hashes -r requirements/lock/torch-cpu.txt \
     && rm -rf /opt/shortlist/lib/python3.*/site-packages/torch/test /opt/shortlist/lib/python3.*/site-packages/torch/bin/*[Tt]est*
 # What validates a model before it is served: Triton with its Python backend, which needs numpy 1 and so its own place. The
 # folder of its backends, which is made below, is named after a file's time, which a layer keeps to the second only.

@@ -73,7 +73,7 @@ class Installer:
         requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
         requirement = next(line for line in requirements if line.startswith("torch=="))
         if not self._proves_torch(requirement):
-            sources = list_torch_sources(requirement, self.python, self.uv, LOCKS)
+            sources = list_torch_sources(self.python, self.uv, LOCKS)
             sources = choose_torch_sources(sources, os.environ.get("TORCH", ""))
             free_disk_gb = read_machine(CHECKOUT).free_disk_gb
             install_torch(sources, self._try, lambda: self._proves_torch(requirement), free_disk_gb)

@@ -32,27 +32,22 @@ class TorchSource:
     needed_disk_gb: float = 0.0
 
 
-def list_torch_sources(requirement: str, python: str, uv: str, lock_folder: Path) -> tuple[TorchSource, ...]:
-    """Return the sources in the order in which they are tried.
+def list_torch_sources(python: str, uv: str, lock_folder: Path) -> tuple[TorchSource, ...]:
+    """Return the sources in the order in which they are tried; the lock files have the hashes of all builds.
 
     Args:
-        requirement: The pinned version, such as `torch==2.13.0`.
         python: The environment's Python.
         uv: The environment's uv.
         lock_folder: Folder of the lock files.
     """
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile")
     uv_install = (uv, "pip", "install", "--quiet", "--python", python, "--no-deps")
-    cuda_lock = str(lock_folder / "torch-cuda.txt")
+    cpu, cuda = (("--require-hashes", "-r", str(lock_folder / f"torch-{build}.txt")) for build in ("cpu", "cuda"))
     return (
-        TorchSource("pip", "torch, a CPU build where pip is told to look", (*pip, "--no-deps", f"{requirement}+cpu")),
+        TorchSource("pip", "torch, a CPU build where pip is told to look", (*pip, "--no-deps", *cpu)),
+        TorchSource("uv", "torch, a CPU build of torch's own index", (*uv_install, "--torch-backend", "cpu", *cpu)),
         TorchSource(
-            "uv", "torch, a CPU build of torch's own index",
-            (*uv_install, "--torch-backend", "cpu", requirement),
-        ),
-        TorchSource(
-            "cuda", f"torch, the package index's CUDA build ({CUDA_SIZE})",
-            (*uv_install, "--require-hashes", "-r", cuda_lock), CUDA_DISK_GB,
+            "cuda", f"torch, the package index's CUDA build ({CUDA_SIZE})", (*uv_install, *cuda), CUDA_DISK_GB
         ),
     )  # fmt: skip
 

@@ -98,7 +98,7 @@ class ClusterCheck:
     def _settings(self) -> Iterator[ClusterRequirement]:
         runtime = self._spec.runtime
         yield self._check("runtime: stores that pods share", lambda: storage_config(runtime))
-        yield self._check("runtime.cluster.secrets: addresses of the stores", lambda: check_variables_set(runtime))
+        yield self._check("runtime.cluster.secrets: addresses of the stores", lambda: check_variables_set(self._spec))
         images = self._cluster.images
         kinds = ("pipeline", "triton", "gpu") if self._needs_gpu() else ("pipeline", "triton")
         for kind in kinds:

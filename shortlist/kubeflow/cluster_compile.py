@@ -17,7 +17,8 @@ from pipelines.graph import PipelineBuilder
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_pods import ClusterPods, check_step_names
 from shortlist.kubeflow.workflow_size import WorkflowSize, check_workflow_size, estimate_workflow_size
-from shortlist.spec.runtime import Runtime, ServerTracking
+from shortlist.serving.stack_secrets import SAMPLING_KEY_VARIABLE
+from shortlist.spec.runtime import ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
 
@@ -87,7 +88,7 @@ class CompiledGraphs(BaseModel):
         """
         from shortlist.tracking.lineage import code_version
 
-        check_variables_set(spec.runtime)
+        check_variables_set(spec)
         graphs = _build_graphs(spec, resolve_images(spec.runtime.cluster.images))
         total = hashlib.sha256(code_version().encode())
         for name in sorted(graphs):
@@ -135,24 +136,28 @@ def _yaml(documents: list[dict[str, Any]]) -> str:
     return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=True)
 
 
-def check_variables_set(runtime: Runtime) -> None:
-    """Check that the secrets set every variable from which a step reads the address of a store.
+def check_variables_set(spec: Spec) -> None:
+    """Check that the secrets set every variable from which a pod reads the address of a store, or a key.
 
     Raises:
         ShortlistError: A variable is not set.
     """
-    variable_by_section = {}
+    runtime, reader_by_variable = spec.runtime, dict[str, str]()
     if runtime.online_store.address_variable:
-        variable_by_section["online_store"] = runtime.online_store.address_variable
+        reader_by_variable[runtime.online_store.address_variable] = "runtime.online_store reads its address"
     if isinstance(runtime.tracking, ServerTracking):
-        variable_by_section["tracking"] = runtime.tracking.uri_variable
+        reader_by_variable[runtime.tracking.uri_variable] = "runtime.tracking reads its address"
     if runtime.database.address_variable:
-        variable_by_section["database"] = runtime.database.address_variable
+        reader_by_variable[runtime.database.address_variable] = "runtime.database reads its address"
+    if spec.serving.log.sampling < 1 and runtime.target.is_remote:
+        reader_by_variable[SAMPLING_KEY_VARIABLE] = (
+            "serving.log.sampling reads its key: without one, clients choose which answers are logged"
+        )
     set_variables = {variable for secret in runtime.cluster.secrets for variable in secret.variables}
-    for section, variable in variable_by_section.items():
+    for variable, reader in reader_by_variable.items():
         if variable not in set_variables:
             raise ShortlistError(
-                f"runtime.cluster.secrets: no secret sets {variable}, from which runtime.{section} reads its address."
+                f"runtime.cluster.secrets: no secret sets {variable}, from which {reader}."
                 " Name the Kubernetes Secret that holds it, e.g."
                 f" secrets: [{{name: stores, variables: {{{variable}: KEY}}}}]"
             )

@@ -120,7 +120,7 @@ def _build(builder: str, kind: str, base: str, registry: str, torch_index: str) 
     tag = _tag(kind, registry)
     arguments = {_BASE_OF[kind]: base, "CODE_VERSION": code_version(), "REVISION": git_commit() or ""}
     if kind == "pipeline":
-        arguments |= {"TORCH": _torch_requirement()} | ({"TORCH_INDEX": torch_index} if torch_index else {})
+        arguments |= {"TORCH_INDEX": torch_index} if torch_index else {}
     options = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
     if _is_buildah(builder):
         options.append("--layers")  # the others keep the layers of a build by themselves
@@ -133,13 +133,6 @@ def _build(builder: str, kind: str, base: str, registry: str, torch_index: str) 
 
 def _is_buildah(builder: str) -> bool:
     return Path(builder).name == "buildah"
-
-
-def _torch_requirement() -> str:
-    """Return torch with its version, as the requirements pin it."""
-    match = re.search(r"^torch==\S+", (ROOT / "requirements/run.txt").read_text(), re.MULTILINE)
-    assert match is not None
-    return match[0]
 
 
 def _size(builder: str, tag: str) -> str:

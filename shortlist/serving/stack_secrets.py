@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shortlist.storage.artefacts import IntegrityError
 
 _BYTES: Final = 32
-_KEY_VARIABLE: Final = "SHORTLIST_SAMPLING_KEY"
+SAMPLING_KEY_VARIABLE: Final = "SHORTLIST_SAMPLING_KEY"
+"""Environment variable with the key of the hash that samples answers, where no file of a stack holds it."""
 
 
 def _random_text() -> str:
@@ -76,7 +77,7 @@ def sampling_key(path: Path | None) -> str:
     """
     if path is not None and path.exists():
         return StackSecrets.open(path).sampling_key
-    return os.environ.get(_KEY_VARIABLE, "")
+    return os.environ.get(SAMPLING_KEY_VARIABLE, "")
 
 
 def _write_private(path: Path, text: str) -> None:

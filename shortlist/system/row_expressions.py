@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -84,7 +86,8 @@ def parse_expression(
         rows: What the rows are, for messages.
 
     Raises:
-        ExpressionError: It is no expression, reads an unknown column, mixes types, or is of another kind.
+        ExpressionError: It is no expression, reads an unknown column, mixes types, is of another kind, or fails for
+            some values of the columns.
 
     >>> import polars as pl
     >>> price = parse_expression("0.5 * price", {"price": pl.Float64()}, "number")
@@ -115,6 +118,7 @@ def parse_expression(
         raise ExpressionError(
             f"{excerpt} gives {value_type}; wanted {'true or false' if kind == 'condition' else 'a number'}"
         )
+    _check_values(expression, types, excerpt)
     return RowExpression(text, columns)
 
 
@@ -164,6 +168,40 @@ def _type_of(expression: pl.Expr, types: Mapping[str, pl.DataType]) -> pl.DataTy
     rows = {name: [[None] * 3 if isinstance(kind, pl.List) else None] * 2 for name, kind in types.items()}
     two = pl.DataFrame(rows, schema=dict(types)).select(expression.alias("value"))
     return empty.schema["value"] if (empty.height, two.height) == (0, 2) else None
+
+
+def _check_values(expression: pl.Expr, types: Mapping[str, pl.DataType], excerpt: str) -> None:
+    """Refuse what fails for some values: clients choose them, and one must not fail a request or a training."""
+    import polars as pl
+
+    rows = pl.DataFrame({name: _extreme_values(kind) for name, kind in types.items()})
+    try:
+        rows.select(expression.alias("value"))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ExpressionError(
+            f"{excerpt} fails for some values of its columns: {_first_line(error)}; TRY_CAST gives null for a value"
+            " that has no such type, and POW(2.0, x) takes any number"
+        ) from error
+
+
+def _extreme_values(kind: pl.DataType) -> pl.Series:
+    """Return four values of a type, with those for which casts, powers and patterns fail."""
+    import polars as pl
+
+    if isinstance(kind, pl.List):
+        assert isinstance(kind.inner, pl.DataType)
+        tags = _extreme_values(kind.inner)
+        return pl.Series([[], tags, tags.head(1), tags.tail(1)], dtype=kind)
+    if kind.is_nested():  # vectors
+        return pl.Series([None] * 4, dtype=kind)
+    values: tuple[Any, ...] = (-(2**63), 2**63 - 1, -1, 40_000)
+    if kind == pl.String():
+        values = ("", "x", "(", "-1")
+    elif kind.is_float():
+        values = (math.nan, math.inf, -1.5, 1e300)
+    elif kind.is_temporal():
+        values = (date(1, 1, 1), date(1970, 1, 1), date(2000, 2, 29), date(9999, 12, 31))
+    return pl.Series(values).cast(kind, strict=False)
 
 
 def _one_line(text: str) -> str:

@@ -15,8 +15,9 @@ from kfp.compiler.pipeline_spec_builder import write_pipeline_spec_to_file
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.cluster_compile import GRAPHS, CompiledGraphs
+from shortlist.kubeflow.cluster_compile import GRAPHS, CompiledGraphs, check_variables_set
 from shortlist.spec.load import load_spec
+from shortlist.spec.serving import PredictionLog, Serving
 from shortlist.spec.spec import Spec
 
 ROOT = Path(__file__).parents[3]
@@ -166,3 +167,11 @@ def test_an_image_by_tag_is_refused_and_nothing_is_written(tmp_path: Path) -> No
 def test_a_store_whose_address_no_secret_sets_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"no secret sets SHORTLIST_REDIS, from which runtime\.online_store reads"):
         CompiledGraphs.compile(spec_with(secrets=[]), tmp_path)
+
+
+def test_a_sampled_log_has_a_secret_key_or_is_refused() -> None:
+    sampled = {"serving": Serving(log=PredictionLog(sampling=0.5))}
+    with pytest.raises(ShortlistError, match=r"sets SHORTLIST_SAMPLING_KEY, from which serving\.log\.sampling"):
+        check_variables_set(spec_with().model_copy(update=sampled))
+    key = {"name": "log", "variables": {"SHORTLIST_SAMPLING_KEY": "key"}}
+    check_variables_set(spec_with(secrets=[*CLUSTER["secrets"], key]).model_copy(update=sampled))

@@ -44,6 +44,7 @@ LONG = "others may be long"
         ("LENGTH(REPLACE(page, 'a', 'aa'))", LONG),
         ("IF(page || page = 'x', 1, 0)", LONG),
         ("IF(REGEXP_LIKE(page, '(a{1000}){1000}'), 1, 0)", "exceeds size limit"),
+        ("IF(REGEXP_LIKE('a', page), 1, 0)", "has no value: regex error"),
         ("STDDEV(price) OVER (PARTITION BY page)", "a statistic of earlier rows is"),
         ("AVG(price * 2) OVER (PARTITION BY page)", "a statistic of earlier rows is"),
         ("AVG(price) OVER (PARTITION BY page ORDER BY price)", "no feature can compute"),

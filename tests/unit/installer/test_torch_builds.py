@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from installer.torch_builds import (
     remove_torch_tests,
 )
 
-SOURCES = list_torch_sources("torch==2.13.0", "python", "uv", Path("lock"))
+ROOT = Path(__file__).parents[3]
+SOURCES = list_torch_sources("python", "uv", ROOT / "requirements/lock")
 
 
 class Installation:
@@ -67,11 +69,13 @@ def test_one_source_can_be_chosen_and_a_misspelt_one_is_refused() -> None:
         choose_torch_sources(SOURCES, "cup")
 
 
-def test_the_cpu_build_has_the_local_version_and_the_cuda_build_is_hashed() -> None:
-    pip, uv, cuda = SOURCES
-    assert pip.command[-1] == "torch==2.13.0+cpu"
-    assert uv.command[-3:] == ("--torch-backend", "cpu", "torch==2.13.0")
-    assert "--require-hashes" in cuda.command
+def test_every_build_has_the_pinned_version_and_is_taken_by_its_hash_alone() -> None:
+    pinned = re.findall(r"^torch==\S+", (ROOT / "requirements/run.txt").read_text(), re.MULTILINE)
+    for source, suffix in zip(SOURCES, ("+cpu", "+cpu", ""), strict=True):
+        assert source.command[-3:-1] == ("--require-hashes", "-r")
+        lock = Path(source.command[-1]).read_text()
+        assert re.findall(r"^torch==\S+", lock, re.MULTILINE) == [pinned[0] + suffix]
+        assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) >= 3  # of Python 3.11, 3.12 and 3.13
 
 
 def test_compiled_tests_of_torch_are_removed_and_its_programs_stay(tmp_path: Path) -> None:

@@ -36,6 +36,14 @@ TYPES = {
             "uses LPAD, whose texts may take all of a server's memory",
         ),
         ("REPLACE(region, 'a', 'aa') = 'x'", "condition", "uses REPLACE"),
+        (
+            "TRY_CAST(region AS BIGINT) + CAST(region AS BIGINT)",
+            "number",
+            "fails for some values of its columns: conversion from `str` to `i64` failed",
+        ),
+        ("CAST(price AS BIGINT)", "number", "TRY_CAST gives null for a value that has no such type"),
+        ("POW(2, stock)", "number", "POW(2.0, x) takes any number"),
+        ("REGEXP_LIKE('a', region)", "condition", "regex error"),
         ("price + " * 300 + "price", "number", "is too long: got 2,405 characters"),
     ],
 )
@@ -62,6 +70,15 @@ def test_dates_are_compared_with_the_moment_of_the_request() -> None:
         False,
         True,
     ]
+
+
+def test_what_is_null_for_values_of_no_such_type_takes_them_all() -> None:
+    rows = pl.DataFrame({"region": ["12", "x", None], "stock": [3, -1, None]})
+    for text, values in {
+        "TRY_CAST(region AS BIGINT)": [12, None, None],
+        "POW(2.0, stock)": [8.0, 0.5, None],
+    }.items():
+        assert parse_expression(text, TYPES, "number").evaluate(rows).to_list() == values
 
 
 @given(st.text(alphabet="()+-*/<>=!'\"., ;\\\0\n%_axprice1stock\u00e9\U0001f600NULANDORCSEWHT", max_size=40))
