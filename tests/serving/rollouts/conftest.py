@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -86,22 +85,13 @@ class Users:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Now, as both clocks say it."""
-
-    monotonic: float = field(default_factory=time.monotonic)
-    """Seconds of the clock that the ledgers use."""
-    time: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """Of the clock that Envoy's lines use."""
-
-
-@dataclass(frozen=True)
 class Kill:
     """A process that was killed: freeing its memory takes the system a while before it closes its connections."""
 
     program: str
-    sent: Moment
-    ended: Moment
+    sent: float
+    """Seconds of the system's monotonic clock, which the ledgers use."""
+    ended: float
 
 
 @dataclass
@@ -297,10 +287,10 @@ class Live:
     def kill_process(self, pid: int, program: str) -> int:
         """Kill a process that belongs to a program, and note when."""
         assert self.story is not None
-        process, sent = psutil.Process(pid), Moment()
+        process, sent = psutil.Process(pid), time.monotonic()
         process.kill()
         process.wait(30)
-        self.story.kills.append(Kill(program, sent, Moment()))
+        self.story.kills.append(Kill(program, sent, time.monotonic()))
         return pid
 
     def backend_of(self, version: int) -> int:
@@ -378,10 +368,9 @@ class Live:
     def failed_stable(self) -> list[dict[str, Any]]:
         """Return the requests of the stable track that failed as their own clients saw it, in this test.
 
-        Left out are those that a process had in hand when the test killed it. Of a server: Envoy's line says that its
-        connection ended before its answer (UC) or in the middle of it (UPE), and the process died between the request's
-        first byte and its end. Of an Envoy: there is no line, and the connection broke off in the client's hands after
-        the kill, sent before the process was gone.
+        Left out are those that a process had in hand when the test killed it: sent before the process was gone, broken
+        off after the kill. Of a server, Envoy's line says besides that its connection ended before its answer (UC) or
+        in the middle of it (UPE); of an Envoy there is no line.
         """
         assert self.story is not None
         ledgers = [self.story.users.ledger.frame(), *self.story.replays]
@@ -392,8 +381,7 @@ class Live:
         if failed.is_empty():
             return []
         time.sleep(_LINES_LATER_SECONDS)
-        began = pl.col("time").str.to_datetime(time_unit="us", time_zone="UTC")
-        lines = self.access().select("id", "flags", "us", began=began, routed="track").unique("id")
+        lines = self.access().select("id", "flags", routed="track").unique("id")
         failed = failed.join(lines, on="id", how="left").filter(pl.col("routed").fill_null("stable") != "canary")
         return failed.filter(~pl.any_horizontal(pl.lit(False), *map(_in_hand, self.story.kills))).to_dicts()
 
@@ -404,14 +392,13 @@ class Live:
 
 def _in_hand(kill: Kill) -> pl.Expr:
     """Whether a failed request was under way on a process when it was killed."""
+    # Envoy's line tells when an answer began, not when it broke off: only its client knows that.
+    is_under_way = (pl.col("sent") <= kill.ended + _UNKNOWN_SECONDS) & (pl.col("answered") >= kill.sent)
     if kill.program in ENVOYS:
-        broke = pl.col("routed").is_null() & (pl.col("status") == 0) & (pl.col("answered") >= kill.sent.monotonic)
-        return broke & (pl.col("sent") <= kill.ended.monotonic + _UNKNOWN_SECONDS)
+        return is_under_way & pl.col("routed").is_null() & (pl.col("status") == 0)
     if not kill.program.startswith("server"):
         return pl.lit(False)  # a server asks its Triton again: nothing may fail
-    sent, ended = pl.lit(kill.sent.time), pl.lit(kill.ended.time + timedelta(seconds=_UNKNOWN_SECONDS))
-    is_in_flight = (pl.col("began") <= ended) & (pl.col("began") + pl.duration(microseconds="us") >= sent)
-    return (pl.col("flags").is_in(["UC", "UPE"]) & is_in_flight).fill_null(False)
+    return (is_under_way & pl.col("flags").is_in(["UC", "UPE"])).fill_null(False)
 
 
 _DISK_BYTES = 256 * 2**20

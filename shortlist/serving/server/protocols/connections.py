@@ -15,6 +15,42 @@ _MAX_WAITING: Final = 256
 """Most connections that wait for a complete request head; beyond, the oldest is closed."""
 
 
+class OneWriteTransport:
+    """Passes a response's head on together with the body that follows it.
+
+    uvloop sends each write at once: two would cost two system calls, wake the reader twice, and let a server that dies
+    in between leave half a response.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, content: bytes) -> None:
+        """Send bytes; a head waits for its body until the end of the loop's round."""
+        if self._head:
+            content, self._head = self._head + content, b""
+        elif content.startswith(b"HTTP/1.1 ") and content.endswith(b"\r\n\r\n"):
+            self._head = content
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(content)
+
+    def close(self) -> None:
+        """Close the connection after what was written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            self.write(b"")
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is the transport's own."""
+        return getattr(self._transport, name)
+
+
 class TimedConnection(asyncio.Protocol):
     """Wraps uvicorn's connection, which by itself waits for ever for a request head."""
 
@@ -45,7 +81,7 @@ class TimedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # one that writes
         """Start to wait for a request, with a timeout."""
         self._transport = transport
-        self._inner.connection_made(transport)
+        self._inner.connection_made(OneWriteTransport(transport, self._loop))
         self._wait_for_head()
         if len(self.waiting) > _MAX_WAITING:
             next(iter(self.waiting))._give_up()

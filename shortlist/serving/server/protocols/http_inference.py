@@ -105,7 +105,7 @@ class _Inference:
             self._body = bytearray()
         if response is not None:
             await self._send_response(response)
-        # uvloop sends at the end of its round: work that the response does not need is done in the next round.
+        # Work that the response does not need waits for the next round of the loop.
         status, seconds = WENT_AWAY if response is None else response.status, time.perf_counter() - started
         asyncio.get_running_loop().call_soon(metrics.count, "http", status, seconds)
 
