@@ -182,8 +182,12 @@ def replay(
     seconds: Annotated[float, typer.Option(help="How long.")] = 30.0,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Play the newest days of the log through Envoy as users would, outcomes included."""
-    typer.echo(_deployer(spec, runs).replay(seconds, rate), nl=False)
+    """Play the newest days of the log as users would, outcomes included; exit code 1 when a request got no answer."""
+    from shortlist.serving.traffic.replay import describe
+
+    summary = _deployer(spec, runs).replay(seconds, rate)
+    typer.echo(describe(summary), nl=False)
+    raise typer.Exit(int(summary["answered"] < summary["sent"]))
 
 
 @commands.command(name="export")

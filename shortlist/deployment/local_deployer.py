@@ -14,7 +14,7 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.local.version import RELEASE
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.traffic.example import example_requests
-from shortlist.serving.traffic.replay import describe, replay
+from shortlist.serving.traffic.replay import replay
 from shortlist.slates.release import SOURCES
 from shortlist.slates.retrieval.retriever import read_released_section
 from shortlist.spec.gates import Gates
@@ -80,8 +80,8 @@ class LocalDeployer(Deployer):
             return stack, None
         return stack, self._commands(StackConnection(self.context, stack), on_change).canary(first)
 
-    def replay(self, seconds: float, rate: float | None = None) -> str:
-        """Replay the log as traffic for some seconds; return one line about it.
+    def replay(self, seconds: float, rate: float | None = None) -> dict[str, Any]:
+        """Replay the log as traffic for some seconds; return the counts of the requests.
 
         Args:
             seconds: Duration.
@@ -92,7 +92,7 @@ class LocalDeployer(Deployer):
         """
         settings = self._stack().replay_settings()
         traffic = settings.traffic if rate is None else settings.traffic.model_copy(update={"rate": rate})
-        return describe(replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds})))
+        return replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds}))
 
     def play(self, log: Path, traffic: ReplayTraffic) -> dict[str, Any]:
         """Replay all days of a log once; return the counts of the requests.

@@ -106,6 +106,20 @@ def test_rollback_succeeds_only_when_the_former_version_serves(
     assert (next_step in capsys.readouterr().err) == (code == 2)
 
 
+@pytest.mark.parametrize(("answered", "code"), [(3, 0), (2, 1)])
+def test_a_replay_fails_when_a_request_got_no_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answered: int, code: int
+) -> None:
+    summary = {
+        "sent": 3, "answered": answered, "failed_by_track": {"stable": 3 - answered}, "lost": 0, "seconds": 1.0,
+        "rate": 3, "wanted_rate": 3, "p50_ms": None, "outcomes": 0,
+    }  # fmt: skip
+    deployer = SimpleNamespace(replay=lambda seconds, rate: summary)
+    monkeypatch.setattr("shortlist.cli.serving._deployer", lambda spec, runs: deployer)
+    assert shortlist(monkeypatch, "replay", "demo") == code
+    assert f"{answered} answered" in capsys.readouterr().out
+
+
 COMMANDS = ("serve", "status", "deploy-canary", "canary-status", "promote", "rollback", "replay")
 
 
