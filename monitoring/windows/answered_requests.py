@@ -12,15 +12,18 @@ from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
 from shortlist.spec.serving import Serving
 
 REQUEST: Final = "request"
-"""UInt64 hash of a request's id; polars promises the same one within one version of itself."""
+"""UInt64 hash of a request's id, user and sender: one with another's id is another request, for clients choose ids.
+Polars promises the same hash within one version of itself."""
+REQUEST_ID: Final = "request_id:hash"
+"""UInt64 hash of a request's id, by which outcomes name it."""
 MOMENT: Final = "moment"
 ROWS: Final = "rows"
-ANSWER_COLUMNS: Final = ("time", "request_id", "track", "status", "scores", Columns.TIME)
+ANSWER_COLUMNS: Final = ("time", "request_id", "user", "sender", "track", "status", "scores", Columns.TIME)
 """Columns of the prediction log that `select_answered` needs."""
 
 
-def select_answered(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
-    """Return the answered requests of users in a part of the log, with all its columns and request, moment, rows.
+def select_answered(log: pl.DataFrame, max_age_hours: float | None = None, key: str = "") -> pl.DataFrame:
+    """Return the answered requests of users in a part of the log, with all its columns, their hashes, moment and rows.
 
     Requests of users come through Envoy, which sets the track; those of a load test do not.
 
@@ -31,6 +34,7 @@ def select_answered(log: pl.DataFrame, max_age_hours: float | None = None) -> pl
     Args:
         log: A part of the prediction log.
         max_age_hours: How long before the answer a moment may lie; None: any time.
+        key: Secret of the hash that samples requests, without which a client could choose ids that are in a sample.
     """
     moment = pl.min_horizontal("time", pl.col(Columns.TIME).list.min())
     if max_age_hours is not None:
@@ -38,15 +42,21 @@ def select_answered(log: pl.DataFrame, max_age_hours: float | None = None) -> pl
         moment = pl.when(moment < oldest).then("time").otherwise(moment)
     conditions = pl.col("status") == 200, pl.col("request_id").is_not_null(), pl.col("track").is_not_null()
     return log.filter(*conditions).with_columns(
-        request_hash(),
+        _request_hash(key),
+        request_id_hash(),
         moment.alias(MOMENT),
         pl.col("scores").list.len().fill_null(0).cast(pl.Int64).alias(ROWS),
     )
 
 
-def request_hash() -> pl.Expr:
+def request_id_hash() -> pl.Expr:
     """Return the hash of a request's id, as an expression."""
-    return pl.col("request_id").hash(seed=0).alias(REQUEST)
+    return pl.col("request_id").hash(seed=0).alias(REQUEST_ID)
+
+
+def _request_hash(key: str) -> pl.Expr:
+    parts = pl.lit(key), "request_id", pl.col("user").fill_null(""), pl.col("sender").fill_null("")
+    return pl.concat_str(parts, separator="\n").hash(seed=0).alias(REQUEST)
 
 
 def impression_weight(sampling: float) -> pl.Expr:

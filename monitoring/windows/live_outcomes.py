@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from monitoring.windows.answered_requests import MOMENT, REQUEST, ROWS, request_hash
+from monitoring.windows.answered_requests import MOMENT, REQUEST, REQUEST_ID, ROWS, request_id_hash
 from monitoring.windows.group_sample import GroupSample
 from shortlist.contracts import label_column
 from shortlist.serving.log.logs import EVENT_ID, outcome_name
@@ -21,6 +21,7 @@ from shortlist.storage.positive_rows import is_further_positive
 OUTCOME_COLUMNS: Final = ("time", "request_id", "row", "label", EVENT_ID)
 """Columns of the outcome log that are needed."""
 _PAIR: Final = "pair"
+_OUTCOME: Final = "outcome"
 _SAMPLE_SCHEMA: Final = {REQUEST: pl.UInt64(), "row": pl.Int32(), "time": pl.Datetime("us", "UTC"), "label": pl.Int8()}
 
 
@@ -33,7 +34,8 @@ class LiveOutcomes:
         """Start without outcomes.
 
         Args:
-            requests: The requests: request, time, moment, rows; each request once.
+            requests: The requests: request, hash of its id, time, moment, rows; each request once. An outcome of an id
+                that several have is one of each that has its row, and counted for the newest of them.
             mature: The moment at which the window is mature.
             max_rows: Most rows whose outcomes are kept, from a sample of whole requests.
             labels: Further labels by name; null in an outcome that was sent without their column.
@@ -41,9 +43,9 @@ class LiveOutcomes:
         self._labels = {label_column(name): label for name, label in (labels or {}).items()}
         # Lateness is measured from the time of the answer, since moments of a replayed log lie in the past.
         allowed_delay = pl.lit(mature) - pl.col(MOMENT)
-        ordered = requests.sort(REQUEST)
-        self._requests = ordered.select(ROWS, answer="time", allowed=allowed_delay)
-        self._hashes = ordered[REQUEST].to_numpy()
+        ordered = requests.sort(REQUEST_ID, "time")
+        self._requests = ordered.select(REQUEST, ROWS, answer="time", allowed=allowed_delay)
+        self._ids = ordered[REQUEST_ID].to_numpy()
         self._has_outcome = np.zeros(ordered.height, np.bool_)
         self._first_answer, self._last_answer = requests["time"].min(), requests["time"].max()
         self._sample = GroupSample(REQUEST, max_rows, _newest_outcomes)
@@ -62,23 +64,24 @@ class LiveOutcomes:
         The look-up of the requests takes no longer, however many pieces were added before.
         """
         labelled = outcomes.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
-        labelled = labelled.with_columns(request_hash())
-        places, is_known = self._places(labelled[REQUEST])
-        matched = labelled.filter(pl.Series(is_known)).hstack(self._requests[places[is_known]])
+        labelled = labelled.with_columns(request_id_hash()).with_row_index(_OUTCOME)
+        matched_outcomes, places = self._matches(labelled[REQUEST_ID])
+        matched = labelled[matched_outcomes].hstack(self._requests[places])
         in_range = pl.col("row").is_between(0, pl.col(ROWS), closed="left").fill_null(value=False)
         is_in_range = matched.select(in_range).to_series()
         in_range_outcomes = matched.filter(is_in_range)
-        self._out_of_range += matched.height - in_range_outcomes.height
-        self._count_unmatched(labelled.filter(pl.Series(~is_known)))
-        event_ids = in_range_outcomes[EVENT_ID].drop_nulls()
+        counted_outcomes = in_range_outcomes.unique(_OUTCOME, keep="last", maintain_order=True)
+        self._out_of_range += matched[_OUTCOME].n_unique() - counted_outcomes.height
+        self._count_unmatched(labelled.filter(~pl.col(_OUTCOME).is_in(matched[_OUTCOME].implode())))
+        event_ids = counted_outcomes[EVENT_ID].drop_nulls()
         self._event_hashes.append(event_ids.hash(seed=0))
-        self._without_event_id += in_range_outcomes.height - event_ids.len()
+        self._without_event_id += counted_outcomes.height - event_ids.len()
         is_late = pl.col("time") - pl.col("answer") > pl.col("allowed")
-        self.late += in_range_outcomes.filter(is_late).height
+        self.late += counted_outcomes.filter(is_late).height
         self._row_hashes.append(
-            in_range_outcomes.select(pl.struct(REQUEST, "row").hash(seed=0).alias(_PAIR)).to_series()
+            counted_outcomes.select(pl.struct(REQUEST_ID, "row").hash(seed=0).alias(_PAIR)).to_series()
         )
-        self._has_outcome[places[is_known][is_in_range.to_numpy()]] = True
+        self._has_outcome[places[is_in_range.to_numpy()]] = True
         further_labels = (_is_further_positive(label).cast(pl.Int8).alias(name) for name, label in self._labels.items())
         columns = REQUEST, "row", "time", (pl.col("label") > 0).cast(pl.Int8).alias("label")
         self._sample.add(in_range_outcomes.select(*columns, *further_labels))
@@ -115,13 +118,14 @@ class LiveOutcomes:
         in_window = outcomes.filter(pl.col("time").is_between(self._first_answer, self._last_answer))
         self._unmatched.append(in_window.group_by("request_id").agg(pl.len().cast(pl.Int64).alias("outcomes")))
 
-    def _places(self, requests: pl.Series) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return the place of each request among those of the window, and whether it is one of them."""
-        values = requests.to_numpy()
-        if not len(self._hashes):
-            return np.zeros(len(values), np.intp), np.zeros(len(values), np.bool_)
-        places = np.searchsorted(self._hashes, values).clip(max=len(self._hashes) - 1)
-        return places, self._hashes[places] == values
+    def _matches(self, ids: pl.Series) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return pairs of an outcome and a request of its id: the places of both, the requests in order of time."""
+        values = ids.to_numpy()
+        first, last = (np.searchsorted(self._ids, values, side) for side in ("left", "right"))
+        counts = last - first
+        outcomes = np.repeat(np.arange(len(values)), counts)
+        steps = np.arange(len(outcomes)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return outcomes, first[outcomes] + steps
 
 
 def outcome_log_columns(data: Data) -> tuple[str, ...]:

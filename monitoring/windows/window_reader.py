@@ -15,11 +15,12 @@ from monitoring.windows.answered_requests import (
     ANSWER_COLUMNS,
     MOMENT,
     REQUEST,
+    REQUEST_ID,
     ROWS,
     future_rows,
     impression_weight,
     list_contributors,
-    request_hash,
+    request_id_hash,
     select_answered,
 )
 from monitoring.windows.known_columns import empty_as_null, with_side_columns
@@ -100,19 +101,19 @@ class WindowReader:
         if received is not None:
             log = self.predictions.log
             for piece in log.read(columns or log.declared.names, *received):
-                yield select_answered(piece, max_age_hours(self.settings, self.data)).filter(in_span)
+                hours = max_age_hours(self.settings, self.data)
+                yield select_answered(piece, hours, self.sampling_key).filter(in_span)
 
     def _requests(self, span: Span) -> tuple[pl.DataFrame, int]:
-        """Return time, request, moment and rows of all requests, each id once, and the number of rows in the future.
+        """Return time, request, moment and rows of all requests, each once, and the number of rows in the future.
 
         Requests beyond the share of their user or sender are left out: nobody alone decides what a window says.
         """
         future = future_rows(self.settings.checks.max_clock_skew_minutes).alias(_FUTURE)
-        columns = (*ANSWER_COLUMNS, "user", "sender")
-        empty = select_answered(self.predictions.log.empty(columns))
+        empty = select_answered(self.predictions.log.empty(ANSWER_COLUMNS))
         pieces = [
-            piece.select("time", REQUEST, MOMENT, ROWS, future, *list_contributors(piece, self.serving))
-            for piece in (empty, *self.iter_answered(span, columns))
+            piece.select("time", REQUEST, REQUEST_ID, MOMENT, ROWS, future, *list_contributors(piece, self.serving))
+            for piece in (empty, *self.iter_answered(span, ANSWER_COLUMNS))
         ]
         requests = pl.concat(pieces).unique(REQUEST, keep="first", maintain_order=True)
         shared = requests.with_columns(pl.max_horizontal(ROWS, 1).alias(AMOUNT), pl.col(REQUEST).alias(ROW_ID))
@@ -137,7 +138,7 @@ class WindowReader:
             sampled = new_requests.filter(pl.col(REQUEST).is_in(sample.implode()))
             sampled_scores = sampled.select("version", impression_weight(self.serving.log.sampling), score="scores")
             scored.append(sampled_scores.explode("score", empty_as_null=False))
-        all_rows = pl.concat(rows).unique(["request_id", "row"], keep="first").sort(Columns.TIME, "request_id", "row")
+        all_rows = pl.concat(rows).sort(Columns.TIME, "request_id", "row")
         return empty_as_null(with_side_columns(all_rows, self.data, self.log)), pl.concat(scored)
 
     def _count_orphans(self, unmatched_outcomes: pl.DataFrame, since: datetime, until: datetime) -> int:
@@ -147,11 +148,11 @@ class WindowReader:
             is_logged = [is_sampled(name, share, key) for name in unmatched_outcomes["request_id"]]
             unmatched_outcomes = unmatched_outcomes.filter(pl.Series(is_logged, dtype=pl.Boolean))
         if unmatched_outcomes.height:
-            hashed = unmatched_outcomes.select(request_hash(), "outcomes")
-            unlogged = UnreadRequests(hashed[REQUEST])
+            hashed = unmatched_outcomes.select(request_id_hash(), "outcomes")
+            unlogged = UnreadRequests(hashed[REQUEST_ID])
             for piece in self.predictions.log.read(("request_id",), since, until):
-                unlogged.take(piece.select(request_hash()).to_series())
-            unmatched_outcomes = hashed.filter(unlogged.take(hashed[REQUEST]))
+                unlogged.take(piece.select(request_id_hash()).to_series())
+            unmatched_outcomes = hashed.filter(unlogged.take(hashed[REQUEST_ID]))
         return int(unmatched_outcomes["outcomes"].sum())
 
 

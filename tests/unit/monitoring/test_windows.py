@@ -549,6 +549,35 @@ def test_answers_with_the_same_id_are_one_request(traffic: Traffic) -> None:
     assert (window.requests, window.rows["score"].to_list()) == (1, [0.25])
 
 
+def test_requests_with_guessed_ids_erase_no_request(traffic: Traffic) -> None:
+    """They are answered before those whose ids they have, with fewer rows."""
+    names = [f"r{number}" for number in range(20)]
+    guessed = {"sender": "192.0.2.7", "user": "9", "time": NOON - minutes(1), "items": ["i0"], "scores": [0.125]}
+    traffic.answer(*({"request_id": name, "sender": "10.0.0.1"} for name in names), process=1)
+    traffic.outcome(*((name, row, row) for name in names for row in (0, 1)))
+    calm = traffic.read()
+    traffic.answer(*({"request_id": name, **guessed} for name in names), process=2)
+    window = traffic.read()
+    assert (calm.requests, window.requests, window.coverage) == (20, 40, 1.0)
+    assert window.rows.filter(pl.col("user") == "1").equals(calm.rows)
+    assert (window.rows.height, window.scored.height) == (60, 60)
+    assert (window.orphans, window.duplicates, window.late) == (calm.orphans, calm.duplicates, calm.late) == (0, 0, 0)
+
+
+def test_ids_do_not_say_which_requests_are_in_the_sample_of_a_large_window(
+    traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"r{number}" for number in range(1_200)]
+    traffic.answer(*({"request_id": name, "user": name, "scores": [0.5]} for name in names))
+    traffic.outcome(*((name, 0, 0) for name in names))
+    samples = []
+    for key in ("a", "b", "a"):
+        monkeypatch.setenv("SHORTLIST_SAMPLING_KEY", key)
+        samples.append({*traffic.read(max_rows=1_000).rows["request_id"]})
+    assert samples[0] == samples[2] != samples[1]
+    assert [len(sample) for sample in samples] == [1_000] * 3
+
+
 def test_a_request_logged_by_two_replicas_counts_once(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
     traffic.answer({"request_id": "a", "scores": [0.25, 0.5]}, process=1)
     repeated = {"request_id": "a", "scores": [0.25, 0.5], "time": NOON + timedelta(seconds=2)}
