@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The README's first command where nothing but the public package index is at hand: a minimal Debian in a folder, then
-# the other supported versions of Python that this machine has, each in a clone of its own. Root is needed (debootstrap).
+# the other supported versions of Python that this machine has, each in a clone of its own. Root is needed (chroot).
 #
 # Usage: .ci/fresh_machine.sh [debian|pythons]    default: both
 #        .ci/fresh_machine.sh tests               make test on the minimal Debian: a quarter of an hour
 #   ROOT=/tmp/shortlist-debian   where the minimal system lies; made when it is not there
 set -euo pipefail
+. "$(dirname "$0")/minimal_debian.sh"
 checkout=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
 root=${ROOT:-/tmp/shortlist-debian}
 work=$(mktemp -d)
@@ -30,11 +31,8 @@ COMMANDS
 
 make_debian() {
   if [ ! -e "$root/bin/sh" ]; then
-    command -v debootstrap > /dev/null || { apt-get update -qq && apt-get install -y -qq debootstrap > /dev/null; }
-    local mirror
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 2> /dev/null | grep -m 1 '/debian/' || true)
-    debootstrap --variant=minbase --include=ca-certificates,curl,git,make,procps,python3,python3-venv bookworm "$root" \
-      ${mirror:+"$mirror"} > "$work/debootstrap.log" 2>&1 || { tail -n 5 "$work/debootstrap.log"; exit 1; }
+    install_tools mmdebstrap
+    make_minimal_debian "$root" ca-certificates,curl,git,make,procps,python3,python3-venv
   fi
   for folder in proc sys dev; do
     mount --rbind "/$folder" "$root/$folder" && mount --make-rslave "$root/$folder" && mounts+=("$root/$folder")

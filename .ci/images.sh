@@ -6,16 +6,17 @@
 # lacks skips it, in one line; a build that fails is an error.
 #
 # Usage: .ci/images.sh            TMPDIR=/folder with 15 GB of free disk
+#        .ci/images.sh gpu        the GPU image instead, twice the disk; what its packages import needs a GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 skip() { echo "== images: skipped, $1"; exit 0; }
 base=docker.io/library/python:3.11-slim
+kind=${1:-pipeline}
+case $kind in pipeline) gigabytes=15 ;; gpu) gigabytes=30 ;; *) echo "usage: $0 [gpu]" >&2; exit 2 ;; esac
 
-tools=(buildah mmdebstrap)
-if [ "$(id -u)" = 0 ] && [ "$(command -v "${tools[@]}" | wc -l)" -lt ${#tools[@]} ]; then
-  (apt-get update -qq && apt-get install -y -qq "${tools[@]}") > /dev/null 2>&1 || true
-fi
-for tool in "${tools[@]}"; do command -v "$tool" > /dev/null || skip "$tool is not installed"; done
+. .ci/minimal_debian.sh
+install_tools buildah mmdebstrap
+for tool in buildah mmdebstrap; do command -v "$tool" > /dev/null || skip "$tool is not installed"; done
 work=$(mktemp -d -p "${TMPDIR:-/var/tmp}" shortlist-images-XXXXXX)
 chmod 711 "$work"  # without root, mmdebstrap works as other users of its namespace
 export BUILDAH_ISOLATION=chroot TMPDIR=$work CONTAINERS_STORAGE_CONF=$work/storage.conf
@@ -38,12 +39,15 @@ finish() {
 }
 trap finish EXIT
 buildah info > /dev/null 2> "$work/log" || skip "buildah cannot mount layers here: $(tail -n 1 "$work/log")"
-[ "$(df --output=avail -B 1G "$work" | tail -n 1)" -ge 15 ] || skip "$work has less than 15 GB of free disk"
+[ "$(df --output=avail -B 1G "$work" | tail -n 1)" -ge "$gigabytes" ] \
+  || skip "$work has less than $gigabytes GB of free disk"
 
 # Where pip is told to look there may be a build of torch for CPUs; a build cannot read this machine's folders.
 torch=$(grep '^torch==' requirements/run.txt)
 mkdir -p "$work/index/torch"
-if python3 -m pip download -q --no-deps --only-binary :all: --python-version 3.11 -d "$work/index/torch" "$torch+cpu" \
+if [ "$kind" = gpu ]; then
+  :  # torch for CUDA is in the package index
+elif python3 -m pip download -q --no-deps --only-binary :all: --python-version 3.11 -d "$work/index/torch" "$torch+cpu" \
   2> /dev/null; then
   python3 -u -m http.server --bind 127.0.0.1 --directory "$work/index" 0 > "$work/port" 2> /dev/null &
   server=$!
@@ -56,11 +60,9 @@ fi
 
 if ! buildah pull -q "$base" > /dev/null 2>&1; then
   echo "== no registry: a minimal Debian stands in for $base"
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 2> /dev/null | grep -m 1 '/debian/' || true)
   authorities=/etc/ssl/certs/ca-certificates.crt
-  mmdebstrap --variant=minbase --include=ca-certificates,libpython3.11,python3,python3-venv,python3-pip \
-    --customize-hook="upload $authorities $authorities" --customize-hook='ln -sf python3 "$1/usr/bin/python"' \
-    bookworm "$work/debian.tar" ${mirror:+"$mirror"} > "$work/log" 2>&1 || { tail -n 5 "$work/log"; exit 1; }
+  make_minimal_debian "$work/debian.tar" ca-certificates,libpython3.11,python3,python3-venv,python3-pip \
+    --customize-hook="upload $authorities $authorities" --customize-hook='ln -sf python3 "$1/usr/bin/python"'
   container=$(buildah from scratch)
   buildah add -q "$container" "$work/debian.tar" / > /dev/null
   buildah config --env PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
@@ -73,7 +75,7 @@ buildah run "$container" -- true > /dev/null 2> "$work/log" \
   || skip "buildah cannot run a program in a container here: $(tail -n 1 "$work/log")"
 PYTHON_DIGEST=$(buildah images --digests --format '{{.Digest}}' "$base" | head -n 1)
 export PYTHON_DIGEST
-build() { make --no-print-directory images ONLY=pipeline ${TORCH_INDEX:+TORCH_INDEX="$TORCH_INDEX"}; }
+build() { make --no-print-directory images ONLY="$kind" ${TORCH_INDEX:+TORCH_INDEX="$TORCH_INDEX"}; }
 echo "== build" && time build | tee "$work/built"
 echo "== layers above 10 MB, none above 1 200"
 python3 - "$work/storage/overlay-layers/layers.json" <<'LAYERS'
@@ -84,6 +86,7 @@ sys.exit(max(sizes) > 1_200)
 LAYERS
 echo "== again, from the kept layers" && time build > /dev/null
 
+[ "$kind" = pipeline ] || exit 0
 image=$(sed -n 's/^export SHORTLIST_IMAGE=//p' "$work/built")
 container=$(buildah from --pull-never "$image")
 # A step's function imports what it needs when it runs: all of a module's functions in one process are the most there is.

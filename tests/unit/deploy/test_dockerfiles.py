@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import shutil
@@ -114,14 +115,15 @@ def test_it_is_in_order(path: Path) -> None:
 
 
 def test_what_compiles_while_it_runs_has_a_compiler_and_a_place_for_its_code() -> None:
-    text = (ROOT / "deploy/docker/gpu.Dockerfile").read_text()
+    text = DOCKERFILES["gpu"]
     assert "builds in the last stage" in list(problems(text))
     settings = " ".join(line.value for line in lines_of(text) if line.instruction == "ENV")
     assert {"TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor", "TRITON_CACHE_DIR=/tmp/triton"} <= set(settings.split())
     assert "TORCHDYNAMO_DISABLE" not in settings
 
 
-PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
+DOCKERFILES = {path.stem: path.read_text() for path in FILES}
+PIPELINE = DOCKERFILES["pipeline"]
 LISTS_OF_A_RUN = ("run-a-f.txt", "run-g-o.txt", "run-p-z.txt")
 
 
@@ -161,23 +163,36 @@ def test_each_rule_refuses(old: str, new: str, problem: str) -> None:
     assert problem in list(problems(PIPELINE.replace(old, new)))
 
 
-def test_what_changes_least_is_in_the_first_layers() -> None:
+@pytest.mark.parametrize(
+    ("kind", "first", "number_of_layers"),
+    [("pipeline", ("TORCH_INDEX", "lock/triton.txt"), 7), ("gpu", ("lock/gpu-torch.txt", "lock/gpu-cudf.txt"), 12)],
+)
+def test_what_changes_least_is_in_the_first_layers(kind: str, first: tuple[str, ...], number_of_layers: int) -> None:
     """A change of the code moves one small layer, and a change of one list of packages not those of the others."""
-    lines = [line.value for line in lines_of(PIPELINE) if line.instruction in ("RUN", "COPY")]
-    order = ("TORCH_INDEX", "lock/triton.txt re", "lock/cluster.txt re", *LISTS_OF_A_RUN, "shortlist shortlist")
-    positions = [next(number for number, line in enumerate(lines) if text in line) for text in order]
+    layers = [line.value for line in lines_of(DOCKERFILES[kind]) if line.instruction in ("RUN", "COPY")]
+    order = (*first, "lock/cluster.txt", *LISTS_OF_A_RUN, "shortlist shortlist")
+    texts = [line for line in layers if "uv pip install" in line or line in order]
+    positions = [next(number for number, line in enumerate(texts) if text in line) for text in order]
     assert positions == sorted(positions)
-    files_by_layer = [re.findall(r"-r (\S+)", line) for line in lines if "uv pip install" in line]
-    assert [len(files) for files in files_by_layer] == [1, 1, 1, 1, 1, 1, 0]  # torch, the five lists, the code
+    files_by_layer = [re.findall(r"-r (\S+)", line) for line in layers if "uv pip install" in line]
+    assert len(files_by_layer) == number_of_layers
+    assert all(len(files) <= 1 for files in files_by_layer)
 
 
-def test_the_packages_of_a_run_are_in_three_layers(tmp_path: Path) -> None:
-    (program,) = re.findall(r"awk '(.*?)' /run.txt", PIPELINE)
-    command = ["awk", program.replace('"/run-', f'"{tmp_path}/run-'), str(ROOT / "requirements/lock/run.txt")]
+@pytest.mark.parametrize(("kind", "source"), [("pipeline", "run"), ("gpu", "run"), ("gpu", "gpu")])
+def test_the_packages_are_in_lists_each_of_which_is_a_layer(tmp_path: Path, kind: str, source: str) -> None:
+    (program,) = re.findall(rf"awk '([^']*)' /{source}.txt", DOCKERFILES[kind])
+    lock = ROOT / f"requirements/lock/{source}.txt"
+    command = ["awk", program.replace(f'"/{source}-', f'"{tmp_path}/{source}-'), str(lock)]
     subprocess.run(command, check=True)
-    lists = [(tmp_path / name).read_text() for name in LISTS_OF_A_RUN]
-    assert "".join(lists) == (ROOT / "requirements/lock/run.txt").read_text()
-    assert all(text.count("--hash=") >= 50 for text in lists)
+    installed = re.findall(rf"--require-hashes -r requirements/lock/({source}-\S+)", DOCKERFILES[kind])
+    assert sorted(installed) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(itertools.chain(*map(packages_of, tmp_path.iterdir()))) == sorted(packages_of(lock))
+
+
+def packages_of(lock: Path) -> list[str]:
+    """Return the packages of a lock file, each with its hashes."""
+    return re.split(r"^(?=[a-z])", lock.read_text(), flags=re.MULTILINE)[1:]
 
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
@@ -229,8 +244,7 @@ def test_the_lock_files_have_whatever_their_packages_require(python: str) -> Non
 
 
 def test_xgboost_for_the_cpu_is_left_out_of_the_gpu_image_with_its_hashes() -> None:
-    gpu = (ROOT / "deploy/docker/gpu.Dockerfile").read_text()
-    script = re.search(r"sed --in-place '(.*?)' requirements/lock/run.txt", gpu)
+    script = re.search(r"sed --in-place '(.*?)' /run.txt", DOCKERFILES["gpu"])
     assert script is not None
     text = (ROOT / "requirements/lock/run.txt").read_text()
     sed = shutil.which("sed")
@@ -241,8 +255,7 @@ def test_xgboost_for_the_cpu_is_left_out_of_the_gpu_image_with_its_hashes() -> N
 
 
 def test_the_server_is_newer_than_its_known_flaws() -> None:
-    text = (ROOT / "deploy/docker/triton.Dockerfile").read_text()
-    releases = re.findall(r"tritonserver:(\d+)\.(\d+)-py3", text)
+    releases = re.findall(r"tritonserver:(\d+)\.(\d+)-py3", DOCKERFILES["triton"])
     assert releases
     assert all((int(year), int(month)) > (26, 5) for year, month in releases)
 
