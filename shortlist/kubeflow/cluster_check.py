@@ -15,8 +15,8 @@ from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import check_variables_set
 from shortlist.kubeflow.training_runs import storage_config
 from shortlist.rollout.kserve.command_job import SERVICE_ACCOUNT as ROLLOUT_ACCOUNT
-from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT as SERVER_ACCOUNT
-from shortlist.rollout.kserve.pods import checked_image
+from shortlist.rollout.kserve.objects.pods import SERVICE_ACCOUNT as SERVER_ACCOUNT
+from shortlist.rollout.kserve.objects.pods import checked_image
 from shortlist.rollout.kserve.versions import check_versions
 from shortlist.spec.spec import Spec
 from shortlist.system.kubernetes_api import HTTP_ROUTE, INFERENCE_SERVICE, ClusterError, KubernetesAPI, Object

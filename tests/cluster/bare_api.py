@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import crd_schemas
-import kube_rbac
 import kubernetes_validate
 import yaml
 from jsonschema import Draft202012Validator
@@ -61,8 +60,6 @@ class BareServer(KubeServer):
             return {"items": []}
         if match := re.fullmatch(r"/(?:api|apis)/([^/]+(?:/v[^/]+)?)", path):
             return self._discover(match[1])
-        if path.endswith("/subjectaccessreviews"):
-            return self._review(body)
         if match := re.search(r"/serviceaccounts/([^/]+)/token$", path):
             return {"status": {"token": match[1]}}
         if path.endswith("/customresourcedefinitions") or path == "/api/v1/namespaces":
@@ -86,19 +83,6 @@ class BareServer(KubeServer):
             resource = _resource(spec["names"]["kind"], spec["scope"] == "Namespaced", spec["names"]["plural"])
             self.resources.setdefault(version, []).append(resource)
         return body
-
-    def _review(self, body: Object) -> Object:
-        attributes = body["spec"]["resourceAttributes"]
-        account = body["spec"]["user"].rpartition(":")[2]
-        allowed = kube_rbac.is_allowed(
-            account,
-            attributes["verb"],
-            attributes["group"],
-            attributes["resource"],
-            kube_rbac.NAMESPACE,
-            attributes.get("name"),
-        )
-        return {**body, "status": {"allowed": allowed}}
 
     def _patch(self, path: str, query: dict[str, str], body: Object) -> Object:
         if "fieldManager" in query:

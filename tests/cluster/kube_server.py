@@ -459,6 +459,7 @@ class KubeServer:
         message = self._broken(name) or message
         conditions = [
             {"type": "PredictorReady", "status": "False", "reason": "Deployment", "message": message},
+            {"type": "TransformerReady", "status": str(self._component_is_ready(name, "transformer"))},
             {"type": "Ready", "status": "False", "reason": "PredictorNotReady", "message": message},
         ]
         status: Object = {"observedGeneration": generation, "conditions": conditions}

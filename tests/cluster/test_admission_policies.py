@@ -12,8 +12,8 @@ import pytest
 import yaml
 from kserve_world import CLUSTER
 
-from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.manifests import Version, inference_service
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
 from shortlist.spec.cluster import Secret, Task, Workers
 from shortlist.training.distributed.train_job import train_job
 

@@ -27,9 +27,9 @@ from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
 from shortlist.kubeflow.retraining_starter import HOST_VARIABLE, read_specs
 from shortlist.rollout.kserve.command_job import command_job
-from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import ObjectOwner
-from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT
+from shortlist.rollout.kserve.objects.manifests import Version, inference_service
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.pods import SERVICE_ACCOUNT
 from shortlist.serving.server.requests.headers import (
     ROLLOUT_HEADER,
     STEP_HEADER,
@@ -707,7 +707,12 @@ def test_alertmanager_sends_the_alarm_where_the_receiver_listens(objects: list[O
     (sent,) = named["AlertmanagerConfig"]["spec"]["receivers"][0]["webhookConfigs"]
     service = named["Service"]["metadata"]
     assert sent["url"] == f"http://{service['name']}.{service['namespace']}/alerts"
-    assert named["AlertmanagerConfig"]["spec"]["route"]["matchers"][0]["value"] == ALARM
+    assert named["AlertmanagerConfig"]["spec"]["route"]["matchers"] == [{"name": "alertname", "value": ALARM}]
+    # The Prometheus Operator adds the namespace of the AlertmanagerConfig to its matchers (its strategy OnNamespace),
+    # and Prometheus the namespace of a scraped pod to its series: an aggregation would lose the label.
+    rules = [rule for group in named["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]]
+    (expression,) = (rule["expr"] for rule in rules if rule.get("alert") == ALARM)
+    assert re.fullmatch(r"\w+ == 1", expression)
     (deployment,) = (manifest for manifest in objects if manifest["kind"] == "Deployment")
     secrets_of_pod = [
         object_["secret"] for object_ in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in object_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
+from redis import Redis
+from removal_program import remove
 
 from models.registry import KINDS
 from shortlist.contracts import ShortlistError
@@ -20,7 +23,8 @@ from shortlist.features.store import user_reader
 from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, sha256
-from shortlist.storage.objects import local_copy
+from shortlist.storage.objects import ObjectStore, local_copy
+from shortlist.storage.records.opening import record_store_at
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.run_context import RunContext
 
@@ -107,6 +111,21 @@ def test_the_cluster_profile_gives_the_same_results_as_the_laptop(
     assert on_servers["blessed"] == on_laptop["blessed"]
     (artefacts,) = tmp_path.glob("there/cache/artefacts/*")
     assert read_artefacts(artefacts) == read_artefacts(finished.artefacts)
+
+    host, _, port = os.environ["SHORTLIST_REDIS"].partition(":")
+    others_records = record_store_at(os.environ["SHORTLIST_DATABASE"], "test", "features", "others")
+    with Redis(host, int(port)) as online:
+        online.set("of others", "1")
+        others_records.create("note", "")
+        ObjectStore(servers.url).write("feast/others/note", b"")
+        assert online.dbsize() > 1 and len(servers.keys()) > 2
+        remove(parse_spec(yaml.safe_dump(on_cluster(finished.spec, servers.url))))
+        assert online.keys() == [b"of others"]
+    keys_left = servers.keys()
+    assert [key.partition("/")[2] for key in keys_left] == ["cluster.json", "feast/others/note"]
+    assert others_records.names("") == ["note"]
+    assert record_store_at(os.environ["SHORTLIST_DATABASE"], "test", "features", "demo").names("") == []
+    assert registry.version_of("champion") is None
 
 
 def test_a_bucket_deleted_during_a_run_is_a_clear_error(

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from shortlist.rollout.kserve.owner import MANAGED_BY, SPEC_LABEL
-from shortlist.rollout.kserve.pod_status import container_statuses, unstartable_lines, waiting_lines
-from shortlist.rollout.kserve.pods import (
+from shortlist.rollout.kserve.objects.owner import MANAGED_BY, SPEC_LABEL
+from shortlist.rollout.kserve.objects.pod_status import container_statuses, unstartable_lines, waiting_lines
+from shortlist.rollout.kserve.objects.pods import (
     TMP,
     checked_image,
     container_security,

@@ -8,8 +8,8 @@ from typing import Final
 
 from shortlist.rollout.checks.health import Health
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import (
+from shortlist.rollout.kserve.objects.manifests import Version, inference_service
+from shortlist.rollout.kserve.objects.owner import (
     DIGEST_ANNOTATION,
     RELEASE_ANNOTATION,
     REPOSITORY_ANNOTATION,
@@ -18,7 +18,7 @@ from shortlist.rollout.kserve.owner import (
     annotations_of,
     was_modified,
 )
-from shortlist.rollout.kserve.pod_status import (
+from shortlist.rollout.kserve.objects.pod_status import (
     CRASHING,
     UNSTARTABLE_REASONS,
     container_statuses,
@@ -26,11 +26,11 @@ from shortlist.rollout.kserve.pod_status import (
     waiting_lines,
     waiting_reason,
 )
-from shortlist.rollout.kserve.pods import checked_image
-from shortlist.rollout.kserve.published import model_key, publish, release_key, repository_key, verify_published
-from shortlist.rollout.kserve.route_writer import ACCEPTED_SECONDS, RouteWriter
-from shortlist.rollout.kserve.routing import http_route, service_of, weights_by_service
-from shortlist.rollout.kserve.settings import server_settings
+from shortlist.rollout.kserve.objects.pods import checked_image
+from shortlist.rollout.kserve.objects.published import model_key, publish, release_key, repository_key, verify_published
+from shortlist.rollout.kserve.objects.route_writer import ACCEPTED_SECONDS, RouteWriter
+from shortlist.rollout.kserve.objects.routing import http_route, service_of, weights_by_service
+from shortlist.rollout.kserve.servers.settings import server_settings
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError
@@ -282,7 +282,7 @@ class KubeFleet:
         cluster_text = describe(service, pods, self._api.events(name), self._failures(service))
         how_long = (
             "never becomes ready"
-            if is_terminal_failure(service) or unstartable_lines(pods)
+            if self._never_becomes_ready(service)
             else f"is not ready after {self._ready_seconds:g} s"
         )
         return ClusterError(

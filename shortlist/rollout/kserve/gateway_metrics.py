@@ -9,8 +9,8 @@ from typing import Final
 from shortlist.rollout.checks.health import MAX_RATIO_TO_STABLE, SLOW_SHARE, CheckResult
 from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence.sequential import lower_bound
-from shortlist.rollout.kserve.owner import ObjectOwner
-from shortlist.rollout.kserve.routing import PLACES
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.routing import PLACES
 from shortlist.spec.serving import Canary
 from shortlist.system.prometheus import Prometheus
 

@@ -17,8 +17,8 @@ import pytest
 from kserve_world import CLUSTER
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.owner import ObjectOwner
-from shortlist.rollout.kserve.routing import http_route
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.routing import http_route
 
 OWNER = ObjectOwner(cluster="eu-1", namespace="ml", spec="demo")
 USERS = 400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from kserve_world import CLUSTER, DIGEST, World
 from kube_server import Behaviour, Fault, KubeServer, Object
 
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.kserve.fetch import fetch
 from shortlist.rollout.kserve.fleet import has_ready_endpoint
-from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import DIGEST_ANNOTATION, RELEASE_ANNOTATION
-from shortlist.rollout.kserve.published import model_key, release_key
+from shortlist.rollout.kserve.objects.manifests import Version, inference_service
+from shortlist.rollout.kserve.objects.owner import DIGEST_ANNOTATION, RELEASE_ANNOTATION
+from shortlist.rollout.kserve.objects.published import model_key, release_key
+from shortlist.rollout.kserve.servers.fetch import fetch
 from shortlist.spec.cluster import Cluster, Images, Task
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_manifest
 from shortlist.system.kubernetes_api import ClusterError, ForeignError
@@ -122,23 +121,19 @@ def test_a_version_that_does_not_become_ready_says_what_the_cluster_says(kube: K
 def test_a_version_that_never_will_be_ready_is_not_waited_for(world: World, kube: KubeServer) -> None:
     kube.behaviour[world.name(2)] = Behaviour(failing=True)
     world.fleet().deploy(world.deployment(2))
-    began = time.monotonic()
     with pytest.raises(ClusterError, match=r"never becomes ready(.|\n)*digest differs(.|\n)*CrashLoopBackOff"):
         world.fleet().wait_ready(2)
-    assert time.monotonic() - began < world.ready_seconds
     health = world.fleet().health(2)
     assert (health.ready, health.fatal) == (False, ("kserve-container",))
 
 
 def test_an_image_that_cannot_be_pulled_is_named_at_once(world: World, kube: KubeServer) -> None:
-    world.ready_seconds = 900
+    """And not when the time is over that images of gigabytes may take: then the version "is not ready after" it."""
     kube.behaviour[world.name(2)] = Behaviour(waiting="ErrImagePull")
     fleet = world.fleet()
     fleet.deploy(world.deployment(2))
-    started = time.monotonic()
     with pytest.raises(ClusterError, match=r"never becomes ready(?s:.*)kserve-container: ErrImagePull: as the test"):
         fleet.wait_ready(2)
-    assert time.monotonic() - started < 60  # of the 15 minutes that images of gigabytes may take
 
 
 def test_a_version_that_is_being_deleted_is_made_anew(world: World, kube: KubeServer) -> None:

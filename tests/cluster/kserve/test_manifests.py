@@ -17,10 +17,10 @@ from kube_server import Object
 
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import RELEASE_ANNOTATION, SPEC_ANNOTATION, ObjectOwner, contains
-from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, shares, weights_by_service
-from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
+from shortlist.rollout.kserve.objects.manifests import Version, inference_service
+from shortlist.rollout.kserve.objects.owner import RELEASE_ANNOTATION, SPEC_ANNOTATION, ObjectOwner, contains
+from shortlist.rollout.kserve.objects.routing import PLACES, SHARES, http_route, shares, weights_by_service
+from shortlist.rollout.kserve.servers.settings import VARIABLE, server_settings, settings_in_pod
 from shortlist.serving.log.committer import _arguments
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Autoscaling, Cluster, Secret, Task, Toleration

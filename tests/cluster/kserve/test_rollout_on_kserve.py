@@ -209,7 +209,7 @@ FAULTS: dict[str, tuple[Callable[[World, KubeServer], None], str, str]] = {
     "image without digest": (tagged, "back", "wanted it by digest"),
     "never ready": (never_ready, "back", "is not ready after"),
     "fails to load": (failing, "back", "never becomes ready"),
-    "image that cannot be pulled": (no_image, "back", "kserve-container: ImagePullBackOff: as the test wants"),
+    "image that cannot be pulled": (no_image, "back", "never becomes ready; the cluster says:"),
     "slow to start": (slow_to_start, "promoted", ""),
     "Ready before its transformer": (slow_transformer, "promoted", ""),
     "Ready without its transformer": (no_transformer, "back", "TransformerReady is False"),

@@ -10,8 +10,8 @@ from kserve_world import World
 from kube_server import KubeServer
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.kserve import fetch
-from shortlist.rollout.kserve.published import model_key
+from shortlist.rollout.kserve.objects.published import model_key
+from shortlist.rollout.kserve.servers import fetch
 from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig

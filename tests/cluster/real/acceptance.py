@@ -13,9 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from real_cluster import Object, RealCluster
+
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.owner import VERSION_LABEL, ObjectOwner
-from shortlist.rollout.kserve.route_writer import RouteWriter
+from shortlist.rollout.kserve.fleet import is_terminal_failure
+from shortlist.rollout.kserve.objects.owner import VERSION_LABEL, ObjectOwner
+from shortlist.rollout.kserve.objects.route_writer import RouteWriter
 from shortlist.system.kubernetes_api import INFERENCE_SERVICE, KubernetesAPI
 
 _ENDED = ("SUCCEEDED", "SKIPPED", "FAILED", "CANCELED")
@@ -118,6 +121,33 @@ class Acceptance:
         finally:
             stop.set()
             thread.join(60)
+
+
+# --- what KServe alone must do
+
+
+def kserve_runs_a_written_service(cluster: RealCluster, service: Object, wait_seconds: float = 120) -> None:
+    """Make a service whose images nobody can pull: KServe takes it, and says of each part that it does not run."""
+    path = cluster.path_of(service)
+    namespaced = {**service, "metadata": {**service["metadata"], "namespace": cluster.namespace}}
+    cluster.request("POST", path.rpartition("/")[0], namespaced)
+    parts = ("PredictorReady", "TransformerReady")
+    try:
+        deadline, statuses = time.monotonic() + wait_seconds, dict.fromkeys(parts, "Unknown")
+        while "Unknown" in statuses.values():
+            if time.monotonic() >= deadline:
+                raise RowFailedError(f"KServe reports {statuses} after {wait_seconds:g} s")
+            time.sleep(0.1)
+            live = cluster.request("GET", path)
+            conditions = (live.get("status") or {}).get("conditions") or []
+            statuses |= {each["type"]: each["status"] for each in conditions if each["type"] in parts}
+    finally:
+        cluster.request("DELETE", path)
+    refusals = [each["message"] for each in conditions if "Invalid value" in each.get("message", "")]
+    if refusals or is_terminal_failure(live):
+        raise RowFailedError(f"KServe refuses it: {refusals or live['status']['modelStatus']}")
+    if "True" in statuses.values():
+        raise RowFailedError(f"KServe reports {statuses} of images that nobody can pull")
 
 
 # --- the rows

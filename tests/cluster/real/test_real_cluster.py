@@ -11,21 +11,22 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import kube_rbac
 import pytest
 import yaml
+from acceptance import kserve_runs_a_written_service
 from kserve_world import CLUSTER, Script, World
 from kubernetes.client.exceptions import ApiException
 from real_cluster import Gate, Object, PlayedControllers, RealCluster, eventually
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import ObjectOwner
-from shortlist.rollout.kserve.routing import http_route
+from shortlist.rollout.kserve.objects.manifests import Version, inference_service
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.routing import http_route
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase
 from shortlist.spec.cluster import Secret, Task, Toleration, Workers
@@ -115,33 +116,27 @@ def test_the_check_is_strict(cluster: RealCluster) -> None:
         cluster.apply(body, dry_run=True)
 
 
-def test_each_account_has_exactly_the_rights_of_its_role(cluster: RealCluster) -> None:
-    wrong = [
+def wrong_rights(cluster: RealCluster, accounts: Sequence[str] = ACCOUNTS) -> list[str]:
+    """Return in what the rights of accounts differ from the shipped roles."""
+    return [
         f"{account} {verb} {resource}: is {not expected}, should be {expected}"
-        for account in ACCOUNTS
+        for account in accounts
         for group, resources in RESOURCES.items()
         for resource in resources
         for verb in VERBS
         if cluster.is_allowed(account, verb, group, resource)
         is not (expected := kube_rbac.is_allowed(account, verb, group, resource, kube_rbac.NAMESPACE, None))
     ]
-    assert wrong == []
+
+
+def test_each_account_has_exactly_the_rights_of_its_role(cluster: RealCluster) -> None:
+    assert wrong_rights(cluster) == []
 
 
 def test_kserve_accepts_the_written_service(cluster: RealCluster) -> None:
-    """Made for real, and looked at for what KServe's controller says; deleted afterwards."""
     if "KServe" not in cluster.controllers:
         pytest.skip("KServe does not run here")
-    body = next(written())
-    service = cluster.apply(body)
-    path = cluster.path_of(body)
-    try:
-        eventually(lambda: bool(cluster.request("GET", path).get("status", {}).get("conditions")), 120)
-        status = json.dumps(cluster.request("GET", path)["status"])
-        assert "Invalid value" not in status
-        assert service["spec"]["predictor"]["containers"][0]["name"] == "kserve-container"
-    finally:
-        cluster.request("DELETE", path)
+    kserve_runs_a_written_service(cluster, next(written()))
 
 
 # --- rollouts

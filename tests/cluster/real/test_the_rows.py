@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import acceptance
+import bare_api
 import pytest
 from acceptance import Acceptance, RowFailedError, RowSkippedError, TrainingRun
 from kserve_world import CLUSTER, Script, World
-from kube_server import KubeServer, running
+from kube_server import Behaviour, KubeServer, Object, running
 from kubernetes import client
 from real_cluster import RealCluster
+from test_real_cluster import written, wrong_rights
 
 from shortlist.rollout.checks.observations import Observation
 from shortlist.rollout.states.phases import Phase
@@ -190,6 +192,70 @@ def test_each_row_finds_its_fault(played: Played, row: Callable[[Acceptance], st
     plant(played)
     with pytest.raises(RowFailedError, match=message):
         row(played.cluster)
+
+
+@pytest.fixture
+def kserve() -> Iterator[tuple[RealCluster, KubeServer, Object]]:
+    """A cluster where KServe alone runs, and a service that a rollout writes."""
+    body = next(written())
+    with running() as kube:
+        kind = {"name": "inferenceservices", "kind": "InferenceService", "namespaced": True}
+        kube.objects_by_path["/apis/serving.kserve.io/v1beta1"] = {"resources": [kind]}
+        kube.behaviour[body["metadata"]["name"]] = Behaviour(waiting="ErrImagePull")
+        yield RealCluster(client.ApiClient(client.Configuration(host=kube.url)), "ml"), kube, body
+
+
+def test_kserve_runs_a_written_service(kserve: tuple[RealCluster, KubeServer, Object]) -> None:
+    cluster, kube, body = kserve
+    acceptance.kserve_runs_a_written_service(cluster, body, wait_seconds=3)
+    assert kube.named("InferenceService") == []
+
+
+def mounts_twice(service: Object) -> None:
+    container = service["spec"]["predictor"]["containers"][0]
+    container["volumeMounts"].append(container["volumeMounts"][0])
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "spoil", "message"),
+    [
+        (Behaviour(), None, "reports .*'PredictorReady': 'True'.* of images that nobody can pull"),
+        (Behaviour(failing=True), None, "KServe refuses it: .*BlockedByFailedLoad"),
+        (Behaviour(waiting="ErrImagePull"), mounts_twice, "KServe refuses it: .*must be unique"),
+    ],
+    ids=["ready whatever runs", "load failed", "pods refused"],
+)
+def test_a_written_service_finds_a_fault_of_kserve(
+    kserve: tuple[RealCluster, KubeServer, Object],
+    behaviour: Behaviour,
+    spoil: Callable[[Object], None] | None,
+    message: str,
+) -> None:
+    cluster, kube, body = kserve
+    kube.behaviour[body["metadata"]["name"]] = behaviour
+    if spoil is not None:
+        spoil(body)
+    with pytest.raises(RowFailedError, match=message):
+        acceptance.kserve_runs_a_written_service(cluster, body, wait_seconds=3)
+
+
+def test_a_kserve_that_says_nothing_of_a_part_is_found(
+    kserve: tuple[RealCluster, KubeServer, Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, kube, body = kserve
+    monkeypatch.setattr(kube, "_service_status", lambda service: {})
+    with pytest.raises(RowFailedError, match=r"'TransformerReady': 'Unknown'\} after 0.3 s"):
+        acceptance.kserve_runs_a_written_service(cluster, body, wait_seconds=0.3)
+
+
+def test_a_right_that_an_account_lacks_is_found() -> None:
+    with bare_api.running() as server:
+        cluster = RealCluster(client.ApiClient(client.Configuration(host=server.url)), "ml")
+        assert wrong_rights(cluster, ["shortlist-rollout"]) == []
+        server.denied.add(("shortlist-rollout", "create", "inferenceservices"))
+        assert wrong_rights(cluster, ["shortlist-rollout"]) == [
+            "shortlist-rollout create inferenceservices: is False, should be True"
+        ]
 
 
 def test_a_canary_that_is_rolled_back_for_want_of_traffic_proves_nothing(played: Played) -> None:

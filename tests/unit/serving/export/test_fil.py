@@ -13,8 +13,8 @@ import xgboost as xgb
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.deployment import Deployment
-from shortlist.rollout.kserve.owner import ObjectOwner
-from shortlist.rollout.kserve.published import publish, repository_key
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.published import publish, repository_key
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.onnx_session import create_session

@@ -12,8 +12,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from shortlist.rollout.deployment import Deployment
-from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.manifests import Version, inference_service
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.triton.triton import RunningTriton, running_triton
 from shortlist.spec.cluster import Cluster, Images

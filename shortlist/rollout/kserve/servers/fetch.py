@@ -1,4 +1,4 @@
-"""A pod's init container: `python -m shortlist.rollout.kserve.fetch --source URL --key KEY --digest D --to DIR`."""
+"""A pod's init container: `python -m shortlist.rollout.kserve.servers.fetch` with --source, --key, --digest, --to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fetch(objects: ObjectStore, key: str, digest: str, to: Path) -> Path:
 
 def main(arguments: list[str]) -> int:
     """Fetch; return the exit code."""
-    parser = argparse.ArgumentParser(prog="shortlist.rollout.kserve.fetch")
+    parser = argparse.ArgumentParser(prog="shortlist.rollout.kserve.servers.fetch")
     parser.add_argument("--source", required=True, help="root of the object store, e.g. s3://bucket/prefix")
     parser.add_argument("--key", required=True, help="key of the folder below it")
     parser.add_argument("--digest", required=True, help="digest of its files")

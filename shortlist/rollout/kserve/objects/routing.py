@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.owner import (
+from shortlist.rollout.kserve.objects.owner import (
     CLUSTER_ANNOTATION,
     MANAGED_BY,
     ROUTE_ANNOTATION,

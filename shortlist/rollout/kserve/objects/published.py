@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shortlist.contracts import Files
 from shortlist.rollout.deployment import Deployment
-from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.kserve.objects.owner import ObjectOwner
 from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.repository import verify_repository, write_repository
 from shortlist.serving.export.signature import FOLDER, TREES_FILE

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.rollout.kserve.owner import (
+from shortlist.rollout.kserve.objects.owner import (
     CLUSTER_ANNOTATION,
     DIGEST_ANNOTATION,
     DIGEST_LABEL,
@@ -17,7 +17,7 @@ from shortlist.rollout.kserve.owner import (
     SPEC_ANNOTATION,
     ObjectOwner,
 )
-from shortlist.rollout.kserve.pods import (
+from shortlist.rollout.kserve.objects.pods import (
     CONTAINER,
     TMP,
     checked_image,
@@ -29,8 +29,8 @@ from shortlist.rollout.kserve.pods import (
     resources,
     variables,
 )
-from shortlist.rollout.kserve.published import model_key, release_key, repository_key
-from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, RELEASE, VARIABLE
+from shortlist.rollout.kserve.objects.published import model_key, release_key, repository_key
+from shortlist.rollout.kserve.servers.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, RELEASE, VARIABLE
 from shortlist.serving.server.requests.paths import LIVE, READY, model_path
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Task
@@ -172,7 +172,7 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
             {
                 "name": CONTAINER,
                 "image": server,
-                "command": ["python", "-m", "shortlist.rollout.kserve.serve"],
+                "command": ["python", "-m", "shortlist.rollout.kserve.servers.serve"],
                 "args": [],
                 "ports": [
                     {"name": "http1", "containerPort": HTTP_PORT, "protocol": "TCP"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from shortlist.rollout.kserve.settings import FILES, HTTP_PORT
+from shortlist.rollout.kserve.servers.settings import FILES, HTTP_PORT
 from shortlist.spec.cluster import Cluster, Secret, Task
 from shortlist.system.kubernetes_api import ClusterError, Object
 
@@ -88,7 +88,7 @@ def fetching(name: str, cluster: Cluster, source: str, key: str, digest: str, fo
     return {
         "name": name,
         "image": checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags),
-        "command": ["python", "-m", "shortlist.rollout.kserve.fetch"],
+        "command": ["python", "-m", "shortlist.rollout.kserve.servers.fetch"],
         "args": ["--source", source, "--key", key, "--digest", digest, "--to", f"{FILES}/{folder}"],
         "env": variables(cluster),
         "resources": resources(Task(cpu="500m", memory="1Gi")),

@@ -1,4 +1,4 @@
-"""A pod's server: `python -m shortlist.rollout.kserve.serve --predictor_host HOST`, settings in the environment."""
+"""A pod's server: `python -m shortlist.rollout.kserve.servers.serve --predictor_host HOST`, set by the environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import uvloop
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.kserve.settings import settings_in_pod
+from shortlist.rollout.kserve.servers.settings import settings_in_pod
 from shortlist.serving.server.server import serve
 
 _log = logging.getLogger(__name__)

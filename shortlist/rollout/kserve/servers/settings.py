@@ -71,7 +71,7 @@ def settings_in_pod(arguments: Sequence[str]) -> ServerSettings:
     Raises:
         ClusterError: The variable is missing or invalid.
     """
-    parser = argparse.ArgumentParser(prog="shortlist.rollout.kserve.serve")
+    parser = argparse.ArgumentParser(prog="shortlist.rollout.kserve.servers.serve")
     parser.add_argument("--predictor_host", required=True, help="Triton's Service; KServe sets it")
     options, _ = parser.parse_known_args(list(arguments))
     predictor = options.predictor_host if ":" in options.predictor_host else f"{options.predictor_host}:{_SERVICE_PORT}"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.owner import (
+from shortlist.rollout.kserve.objects.owner import (
     ROUTE_ANNOTATION,
     SPEC_ANNOTATION,
     ObjectOwner,
@@ -18,7 +18,7 @@ from shortlist.rollout.kserve.owner import (
     contains,
     was_modified,
 )
-from shortlist.rollout.kserve.routing import weights_by_service
+from shortlist.rollout.kserve.objects.routing import weights_by_service
 from shortlist.system.kubernetes_api import HTTP_ROUTE, ClusterError, ConflictError, ForeignError, KubernetesAPI, Object
 
 ACCEPTED_SECONDS: Final = 60.0

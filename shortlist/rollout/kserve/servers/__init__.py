@@ -1,0 +1,1 @@
+"""Programs of the servers' pods, and their settings."""
