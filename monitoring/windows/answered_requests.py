@@ -12,13 +12,13 @@ from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
 from shortlist.spec.serving import Serving
 
 REQUEST: Final = "request"
-"""UInt64 hash of a request's id, user and sender: one with another's id is another request, for clients choose ids.
-Polars promises the same hash within one version of itself."""
+"""UInt64 hash of a request's id and sender: another sender's request with the same id is another one, because clients
+choose ids. Polars promises the same hash within one version of itself."""
 REQUEST_ID: Final = "request_id:hash"
 """UInt64 hash of a request's id, by which outcomes name it."""
 MOMENT: Final = "moment"
 ROWS: Final = "rows"
-ANSWER_COLUMNS: Final = ("time", "request_id", "user", "sender", "track", "status", "scores", Columns.TIME)
+ANSWER_COLUMNS: Final = ("time", "request_id", "sender", "track", "status", "scores", Columns.TIME)
 """Columns of the prediction log that `select_answered` needs."""
 
 
@@ -55,7 +55,7 @@ def request_id_hash() -> pl.Expr:
 
 
 def _request_hash(key: str) -> pl.Expr:
-    parts = pl.lit(key), "request_id", pl.col("user").fill_null(""), pl.col("sender").fill_null("")
+    parts = pl.lit(key), "request_id", pl.col("sender").fill_null("")
     return pl.concat_str(parts, separator="\n").hash(seed=0).alias(REQUEST)
 
 

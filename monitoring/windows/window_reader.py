@@ -110,10 +110,11 @@ class WindowReader:
         Requests beyond the share of their user or sender are left out: nobody alone decides what a window says.
         """
         future = future_rows(self.settings.checks.max_clock_skew_minutes).alias(_FUTURE)
-        empty = select_answered(self.predictions.log.empty(ANSWER_COLUMNS))
+        columns = (*ANSWER_COLUMNS, "user")
+        empty = select_answered(self.predictions.log.empty(columns))
         pieces = [
             piece.select("time", REQUEST, REQUEST_ID, MOMENT, ROWS, future, *list_contributors(piece, self.serving))
-            for piece in (empty, *self.iter_answered(span, ANSWER_COLUMNS))
+            for piece in (empty, *self.iter_answered(span, columns))
         ]
         requests = pl.concat(pieces).unique(REQUEST, keep="first", maintain_order=True)
         shared = requests.with_columns(pl.max_horizontal(ROWS, 1).alias(AMOUNT), pl.col(REQUEST).alias(ROW_ID))

@@ -22,6 +22,8 @@ _RECEIVED_EARLIER: Final = timedelta(hours=1)
 """Longest time by which the clock of who receives an outcome may be behind that of the answer."""
 _RECEIVED_LATER: Final = timedelta(hours=1)
 """Time after `data.live.settle` in which the clock of who receives outcomes may differ."""
+_REQUESTS_OF_ID: Final = 10
+"""Requests of one sender with the same id that an outcome of this id may be of: each outcome is joined with each."""
 _ANSWER: Final = ":answer"
 _ITEM: Final = ":item"
 
@@ -60,8 +62,8 @@ def read_labels(
 
     Args:
         log: The outcome log.
-        requests: Requests with time, request_id, request (which differs between all), rows, items; at least one. An
-            outcome of an id that several have is one of each that has its item.
+        requests: Requests with time, request_id, sender, request (which differs between all), rows, items; at least
+            one. An outcome of an id that several have is one of each that has its item, of ten of a sender at most.
         data: The log's declaration.
         passed_over: Files that hold no outcome of the requests, and need not be read.
 
@@ -74,7 +76,8 @@ def read_labels(
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
     matched_pieces, unmatched_ids = [], [pl.Series("request_id", [], dtype=pl.String)]
-    answers = requests.select("request_id", REQUEST, ROWS, pl.col("time").alias(_ANSWER))
+    is_early_of_id = pl.int_range(pl.len()).over("request_id", "sender") < _REQUESTS_OF_ID
+    answers = requests.filter(is_early_of_id).select("request_id", REQUEST, ROWS, pl.col("time").alias(_ANSWER))
     columns = log.declared.names
     until = last + delay + parse_duration(data.live.settle) + skew + _RECEIVED_LATER
     for piece in log.read(columns, first - skew - _RECEIVED_EARLIER, until):

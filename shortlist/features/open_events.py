@@ -102,6 +102,8 @@ class AnsweredRequest:
     keys: Mapping[str, Sequence[Key | None]]
     """Values of each column, one per row or one for all; a missing column is null."""
     rows: int
+    sender: str = ""
+    """Another sender's request with the same id is another one, for clients choose ids."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class OpenRequest:
     """Time and label of each row with an outcome; the last of several outcomes counts."""
     settled: set[int] = field(default_factory=set)
     """Times of rows whose labels are counted."""
+    bytes: int = field(default=0, compare=False)
+    """Approximate memory."""
 
     def time_of(self, row: int) -> int:
         """Return the time of a row."""

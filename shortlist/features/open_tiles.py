@@ -111,7 +111,7 @@ class OpenState:
     """Requests in order of arrival; their settled times are those whose labels are counted."""
     to_show: Pending
     to_settle: Pending
-    to_forget: list[tuple[int, int, str]]
+    to_forget: Pending
     unmatched: list[Sequence[RowOutcome]]
     """Outcomes whose request has not been counted yet."""
     sessions: Sessions
@@ -133,18 +133,17 @@ class OpenTiles:
     def __init__(self, streaming: StreamingPlan) -> None:
         self._streaming = streaming
         self._tiles: dict[int, TileCounts] = {}
-        self._requests: OrderedDict[str, OpenRequest] = OrderedDict()
+        self._requests: dict[str, dict[str, OpenRequest]] = {}
         self._unmatched: OrderedDict[str, list[RowOutcome]] = OrderedDict()
         self._unmatched_count = 0
         self._to_show: Pending = []
         self._to_settle: Pending = []
-        self._to_forget: list[tuple[int, int, str]] = []
+        self._to_forget: Pending = []
         self._number = 0
         self._now = -(2**63)
         self._open_since = -(2**63)
         self._tile_bounds = (0, 0)
         self._lacks_until = BEFORE_ALL_TIMES
-        self._bytes_by_request: dict[str, int] = {}
         self._count_bytes: dict[int, int] = {}
         self.bytes = 0
         """Approximate memory of the counts and the requests."""
@@ -162,8 +161,10 @@ class OpenTiles:
         """
         tiles = {start: counts.copy() for start, counts in self._tiles.items()}
         return OpenState(
-            self._now, self._open_since, self.too_late, tiles, list(self._requests.values()), self._to_show.copy(),
-            self._to_settle.copy(), self._to_forget.copy(), [list(outcomes) for outcomes in self._unmatched.values()],
+            self._now, self._open_since, self.too_late, tiles,
+            [*chain.from_iterable(map(dict.values, self._requests.values()))],
+            self._to_show.copy(), self._to_settle.copy(), self._to_forget.copy(),
+            [list(outcomes) for outcomes in self._unmatched.values()],
             self.sessions.state(), self.uncounted, self._lacks_until,
         )  # fmt: skip
 
@@ -173,14 +174,15 @@ class OpenTiles:
         self._now, self._open_since, self.too_late = state.now, state.open_since, state.too_late
         self.uncounted, self._lacks_until = state.uncounted, state.lacks_until
         self._tiles = state.tiles
-        self._requests = OrderedDict((request.impressions.request, request) for request in state.requests)
+        for request in state.requests:
+            request.bytes = _request_bytes(request.impressions)
+            self._requests.setdefault(request.impressions.request, {})[request.impressions.sender] = request
         self._to_show, self._to_settle, self._to_forget = state.to_show, state.to_settle, state.to_forget
         self._unmatched = OrderedDict((outcomes[0].request, [*outcomes]) for outcomes in state.unmatched)
         self.sessions.restore(state.sessions)
         self._unmatched_count = sum(map(len, self._unmatched.values()))
-        self._bytes_by_request = {name: _request_bytes(request.impressions) for name, request in self._requests.items()}
         self._count_bytes = {start: counts.bytes for start, counts in self._tiles.items()}
-        self.bytes = sum(self._bytes_by_request.values()) + sum(self._count_bytes.values())
+        self.bytes = sum(request.bytes for request in state.requests) + sum(self._count_bytes.values())
         self._number = 1 + max(
             (number for heap in (self._to_show, self._to_settle, self._to_forget) for _, number, _ in heap), default=0
         )
@@ -192,14 +194,15 @@ class OpenTiles:
 
     def add_request(self, impressions: AnsweredRequest) -> None:
         """Add the rows of a request; a repeated request is ignored."""
-        if impressions.request in self._requests:
+        if impressions.sender in self._requests.get(impressions.request, ()):
             return
         request, latest = OpenRequest(impressions), impressions.answered + self._streaming.clock_skew_us
-        if not self._has_room(size := _request_bytes(impressions)):
+        request.bytes = _request_bytes(impressions)
+        if not self._has_room(request.bytes):
             self._note_uncounted(impressions.rows, min(max(impressions.times), latest))
             return
-        self._requests[impressions.request], self._bytes_by_request[impressions.request] = request, size
-        self.bytes += size
+        self._requests.setdefault(impressions.request, {})[impressions.sender] = request
+        self.bytes += request.bytes
         for time in sorted(set(impressions.times)):
             if time > latest:  # the log refuses such rows
                 continue
@@ -208,22 +211,25 @@ class OpenTiles:
                 continue
             heappush(self._to_show, (time, self._next(), request))
             heappush(self._to_settle, (time, self._next(), request))
-        heappush(self._to_forget, (min(max(impressions.times), latest), self._next(), impressions.request))
+        heappush(self._to_forget, (min(max(impressions.times), latest), self._next(), request))
         early_outcomes = self._unmatched.pop(impressions.request, ())
         self._unmatched_count -= len(early_outcomes)
         for outcome in early_outcomes:
             self.add_outcome(outcome)
 
     def add_outcome(self, outcome: RowOutcome) -> None:
-        """Add an outcome; it waits where its request has not been added."""
-        request = self._requests.get(outcome.request)
-        if request is None:
+        """Add an outcome; it waits where no request of its id has been added."""
+        requests = self._requests.get(outcome.request, {})
+        for request in requests.values():
+            self._add_outcome_of(request, outcome)
+        if not requests:
             self._unmatched.setdefault(outcome.request, []).append(outcome)
             self._unmatched_count += 1
             while self._unmatched_count > _MAX_UNMATCHED_OUTCOMES:
                 dropped = len(self._unmatched.popitem(last=False)[1])
                 self._unmatched_count, self.too_late = self._unmatched_count - dropped, self.too_late + dropped
-            return
+
+    def _add_outcome_of(self, request: OpenRequest, outcome: RowOutcome) -> None:
         moment = max(outcome.time, request.impressions.answered)  # clients say when it happened
         if not 0 <= outcome.row < request.impressions.rows or not self._is_in_time(request, moment):
             return
@@ -299,8 +305,11 @@ class OpenTiles:
 
     def _forget_oldest(self) -> None:
         request = heappop(self._to_forget)[2]
-        del self._requests[request]
-        self.bytes -= self._bytes_by_request.pop(request)
+        self.bytes -= request.bytes
+        impressions = request.impressions
+        del self._requests[impressions.request][impressions.sender]
+        if not self._requests[impressions.request]:
+            del self._requests[impressions.request]
 
     def _note_uncounted(self, rows: int, time: int) -> None:
         self.uncounted += rows

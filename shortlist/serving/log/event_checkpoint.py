@@ -25,7 +25,7 @@ from shortlist.storage.append_log.segments import frame, iter_frames
 
 SUFFIX: Final = ".checkpoint"
 _Item = TypeVar("_Item")
-_FORMAT: Final = 6
+_FORMAT: Final = 7
 _ITEMS_PER_RECORD: Final = 1_000
 """Most items of a record: encoding it blocks other threads for about a millisecond."""
 
@@ -117,13 +117,10 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
             yield from (["sessions", start, view, batch] for batch in _batches(encoded_events))
     for batch in _batches(state.requests):
         yield ["requests", [_request_values(request) for request in batch]]
-    for name in ("to_show", "to_settle"):
-        pending = (
-            (time, request.impressions.request) for time, _, request in sorted(getattr(state, name), key=_by_time)
-        )
+    places = {id(request): place for place, request in enumerate(state.requests)}
+    for name in ("to_show", "to_settle", "to_forget"):
+        pending = ((time, places[id(request)]) for time, _, request in sorted(getattr(state, name), key=_by_time))
         yield from ([name, batch] for batch in _batches(pending))
-    forgotten = ((time, request) for time, _, request in sorted(state.to_forget))
-    yield from (["to_forget", batch] for batch in _batches(forgotten))
     for unmatched in _batches(state.unmatched):
         outcome_values = (
             [(outcome.request, outcome.row, outcome.label, outcome.time) for outcome in outcomes]
@@ -134,8 +131,8 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
 
 def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint:
     tiles: dict[int, TileCounts] = {}
-    requests: dict[str, OpenRequest] = {}
-    pending_by_name: dict[str, list[tuple[int, str]]] = {"to_show": [], "to_settle": [], "to_forget": []}
+    requests: list[OpenRequest] = []
+    pending_by_name: dict[str, list[tuple[int, int]]] = {"to_show": [], "to_settle": [], "to_forget": []}
     unmatched: list[Sequence[RowOutcome]] = []
     sessions: Sessions = {}
     counters: list[Any] = []
@@ -150,17 +147,16 @@ def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> Eve
             events_by_key = sessions.setdefault(start, {}).setdefault(view, {})
             events_by_key.update((key, b64decode(events)) for key, events in encoded_events)
         elif kind == "requests":
-            requests |= {request_values[0]: _request(request_values) for request_values in values[0]}
+            requests += map(_request, values[0])
         elif kind == "unmatched":
             unmatched += [[RowOutcome(*outcome_values) for outcome_values in outcomes] for outcomes in values[0]]
         else:
             pending_by_name[kind] += values[0]
     now, open_since, too_late, events, outcomes, (uncounted, lacks_until) = counters
-    to_show, to_settle = (_pending(pending_by_name[name], requests) for name in ("to_show", "to_settle"))
-    _settle(requests.values(), to_settle, plan)
-    forget = [(time, number, request) for number, (time, request) in enumerate(pending_by_name["to_forget"])]
+    to_show, to_settle, to_forget = (_pending(pending, requests) for pending in pending_by_name.values())
+    _settle(requests, to_settle, plan)
     state = OpenState(
-        now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, unmatched, sessions,
+        now, open_since, too_late, tiles, requests, to_show, to_settle, to_forget, unmatched, sessions,
         uncounted, BEFORE_ALL_TIMES if lacks_until is None else lacks_until,
     )  # fmt: skip
     return EventCheckpoint(state, events, outcomes)
@@ -174,6 +170,7 @@ def _request_values(request: OpenRequest) -> list[Any]:
         impressions.times,
         impressions.keys,
         impressions.rows,
+        impressions.sender,
         list(request.labels.items()),
     ]
 
@@ -183,8 +180,8 @@ def _request(values: Sequence[Any]) -> OpenRequest:
     return OpenRequest(AnsweredRequest(*impression_values), {row: (time, label) for row, (time, label) in labels})
 
 
-def _pending(pending: Sequence[tuple[int, str]], requests: Mapping[str, OpenRequest]) -> Pending:
-    return [(time, number, requests[request]) for number, (time, request) in enumerate(pending)]
+def _pending(pending: Sequence[tuple[int, int]], requests: Sequence[OpenRequest]) -> Pending:
+    return [(time, number, requests[place]) for number, (time, place) in enumerate(pending)]
 
 
 def _settle(requests: Iterable[OpenRequest], to_settle: Pending, plan: StreamingPlan) -> None:

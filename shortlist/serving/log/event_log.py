@@ -21,7 +21,7 @@ _ANY_OFFSET: Final = 2**63
 
 def encode_event(event: AnsweredRequest) -> bytes:
     """Return the record of an event."""
-    return orjson.dumps((event.request, event.answered, event.times, event.keys, event.rows))
+    return orjson.dumps((event.request, event.answered, event.times, event.keys, event.rows, event.sender))
 
 
 def decode_event(record: bytes) -> AnsweredRequest:

@@ -289,6 +289,15 @@ def test_requests_with_guessed_ids_erase_no_row(shop: Shop) -> None:
     assert shop.collect(minutes(30)).batches[0].counts.repeated_requests == 40  # the same requests, sent again
 
 
+def test_one_id_of_many_requests_multiplies_no_outcomes(shop: Shop) -> None:
+    """A thousand requests with one id, and a thousand outcomes of it, would be a million outcomes."""
+    repeated = ({"request_id": "a", "sender": "192.0.2.7", "digest": f"{number:016x}"} for number in range(100))
+    shop.answer(*repeated, {"request_id": "a", "sender": "10.0.0.1"})
+    shop.outcome(*({"request_id": "a", "row": 0} for _ in range(100)))
+    counts = shop.collect().batches[0].counts
+    assert (counts.requests, counts.positives, counts.repeated_outcomes) == (101, 11, 11 * 99)
+
+
 def test_a_slate_that_is_asked_for_again_counts_once_whatever_it_holds(shop: Shop) -> None:
     slate = {"request_id": "a", "slate:release": "r"}
     shop.answer({**slate, "digest": "1" * 16}, {**slate, "digest": "2" * 16, "items": ["i1", "i0"]})

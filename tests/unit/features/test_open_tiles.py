@@ -215,6 +215,7 @@ def test_a_restored_checkpoint_continues_like_the_original(
     log, tiles, random = Log(requests, plan), OpenTiles(plan), Random(seed)
     ahead = [
         AnsweredRequest("ahead", at(0), [at(3)], {"user_id": [1], "page": ["home"]}, 1),
+        AnsweredRequest("0", at(0), [at(3)], {"user_id": [1], "page": ["home"]}, 1, "192.0.2.7"),
         RowOutcome("nobody", 0, 1, at(9)),
     ]
     events: list[AnsweredRequest | RowOutcome] = [*log.impressions, *log.outcomes, *ahead]
@@ -299,6 +300,18 @@ def test_the_last_of_several_outcomes_of_a_row_counts() -> None:
     assert rows_and_positives(tiles) == (1, 1)
     tiles.add_outcome(RowOutcome("a", 0, 0, at(30)))  # also after its label was counted
     assert rows_and_positives(tiles) == (1, 0)
+
+
+def test_requests_with_guessed_ids_erase_no_count() -> None:
+    """One is answered before the request whose id it has, and one is counted twice by nobody."""
+    tiles, request = OpenTiles(HOUR), answered_request("a", 2)
+    guessed = replace(request, keys={"user_id": [9]}, answered=at(1), times=[at(1)], sender="192.0.2.7")
+    for impressions in (guessed, request, guessed, request):
+        tiles.add_request(impressions)
+    tiles.add_outcome(RowOutcome("a", 0, 1, at(20)))
+    tiles.advance(at(350))
+    assert rows_and_positives(tiles) == (1, 1)
+    assert len(tiles.state().requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -172,18 +172,20 @@ class EventCounts:
                 f" the event log; wanted at most {MAX_RECORD_BYTES}"
             )
 
-    async def log_rows(self, request_id: str, answered_at: int, inputs: Inputs) -> None:
+    async def log_rows(self, request_id: str, answered_at: int, inputs: Inputs, sender: str = "") -> None:
         """Write the rows of a response to the event log; they are on disk when this returns.
 
         Args:
             request_id: Its id.
             answered_at: Microseconds since 1970-01-01 UTC.
             inputs: Of the request.
+            sender: Of the request.
         """
         keys = {key: self._values(inputs, key) for key in self._streaming.columns if key in inputs.sent}
         times = self._counted_times(inputs, answered_at)
+        event = AnsweredRequest(request_id, answered_at, times, keys, inputs.rows, sender)
         try:
-            await asyncio.wrap_future(self.append(AnsweredRequest(request_id, answered_at, times, keys, inputs.rows)))
+            await asyncio.wrap_future(self.append(event))
         except AppendLogError:
             return  # reported by `problem`; the client still gets its scores
 

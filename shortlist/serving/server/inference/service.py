@@ -352,7 +352,7 @@ class Service:
         if self._counts is not None:
             inputs, response = rows_and_response()
             if inputs.rows and response.status == OK:
-                await self._counts.log_rows(request_id, times[0], inputs)
+                await self._counts.log_rows(request_id, times[0], inputs, context.sender or "")
 
     async def score(self, inputs: Inputs, slot: AdmissionSlot | None, users: UserFeatures | None = None) -> ModelScores:
         """Return the scores of rows.

@@ -252,7 +252,9 @@ class Shop:
         self.parts[-1].counts.poll()  # type: ignore[union-attr]
         return self.parts[-1]
 
-    async def ask(self, server: ServerComponents, request_row: LoggedRequest, request: str) -> list[float]:
+    async def ask(
+        self, server: ServerComponents, request_row: LoggedRequest, request: str, sender: str | None = None
+    ) -> list[float]:
         at, user, pages, labels = request_row
         tensors = [
             Tensor("page", "BYTES", (len(pages),), list(pages)),
@@ -261,7 +263,7 @@ class Shop:
         ]
         if user is not None:
             tensors.append(Tensor("user_id", "INT64", (1,), np.array([user])))
-        origin = RequestContext(request_id=request)
+        origin = RequestContext(request_id=request, sender=sender)
         answer = await server.service.answer(InferenceRequest("streamed", "", tensors, origin))
         self.tell(request, labels)
         for other_server in self.parts:
@@ -501,6 +503,18 @@ def test_a_request_dated_ahead_within_the_clock_skew_leaves_the_counts_of_others
         server = shop.server()
         await shop.ask(server, (seconds_now() + 299, 9, ["x"], [0]), "ahead")  # live.max_clock_skew is 5 minutes
         await shop.ask(server, (seconds_now() - 1.5, 1, ["home"], [0]), "a")
+        scores = await shop.ask(server, (seconds_now(), 1, ["other"], [0]), "b")
+        await shop.close()
+        return scores
+
+    assert asyncio.run(served()) == [pytest.approx(np.log(2))]
+
+
+def test_a_request_with_a_guessed_id_leaves_that_of_another_sender_counted(shop: Shop) -> None:
+    async def served() -> list[float]:
+        server = shop.server()
+        await shop.ask(server, (seconds_now() - 1.6, 9, ["x"], [0]), "a", "192.0.2.7")
+        await shop.ask(server, (seconds_now() - 1.5, 1, ["home"], [0]), "a", "10.0.0.1")
         scores = await shop.ask(server, (seconds_now(), 1, ["other"], [0]), "b")
         await shop.close()
         return scores
