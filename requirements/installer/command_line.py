@@ -20,7 +20,8 @@ from installer.machine import (
     read_nvidia_driver,
 )
 from installer.pythons import PYTHONS_FOLDER, PythonBuild, find_pythons, probe_python
-from installer.torch_builds import PROOF, choose_torch_sources, install_torch, list_torch_sources, remove_torch_tests
+from installer.torch_builds import PROOF, choose_torch_sources, install_torch, list_torch_sources
+from installer.unused_files import remove_unused_files
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOCKS = CHECKOUT / "requirements" / "lock"
@@ -30,6 +31,14 @@ PACKAGE_SETS = {
     "docs": "the documentation generator",
 }
 """Lock files that are installed as they are, and what the set-up calls them."""
+IMPORTS = """
+import contextlib, importlib
+from shortlist.runs.step_server import PRELOADED
+for module in (*PRELOADED, "kfp.local", "feast", "xgboost"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(module)
+"""
+"""Program that imports what every run imports, which leaves it compiled."""
 
 
 class Installer:
@@ -70,6 +79,14 @@ class Installer:
         self._make_uv(main)
         # Before torch, which imports some of them; installed without dependencies, none of them brings torch along.
         self._install_lock("200 packages", self.python, LOCKS / "run.txt")
+        editable = (self.uv, "pip", "install", "--quiet", "--python", self.python, "--no-deps", "--no-build-isolation")
+        self._run("shortlist itself", (*editable, "-e", str(CHECKOUT)))
+        # A second process compiles what every run imports while torch, one large file, is unpacked.
+        with subprocess.Popen((self.python, "-c", IMPORTS), cwd=CHECKOUT, stderr=subprocess.DEVNULL):  # noqa: S603
+            self._install_torch()
+        remove_unused_files(_site_packages(self.venv))
+
+    def _install_torch(self) -> None:
         requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
         requirement = next(line for line in requirements if line.startswith("torch=="))
         if not self._proves_torch(requirement):
@@ -77,19 +94,6 @@ class Installer:
             sources = choose_torch_sources(sources, os.environ.get("TORCH", ""))
             free_disk_gb = read_machine(CHECKOUT).free_disk_gb
             install_torch(sources, self._try, lambda: self._proves_torch(requirement), free_disk_gb)
-            remove_torch_tests(next((self.venv / "lib").glob("python3.*")) / "site-packages")
-        editable = (
-            self.uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            self.python,
-            "--no-deps",
-            "--no-build-isolation",
-            "-e",
-        )
-        self._run("shortlist itself", (*editable, str(CHECKOUT)))
 
     def install_triton(self) -> None:
         """Make Triton's own environment: its Python backend needs numpy 1, Feast needs numpy 2."""
@@ -97,8 +101,11 @@ class Installer:
         self._make_uv(main)
         present = probe_python(self.triton_venv / "bin" / "python")
         if present is None or present.minor_version != triton.minor_version:
-            self._make_environment(triton, self.triton_venv)
+            # Without pip, which nothing asks for there.
+            command = (self.uv, "venv", "--quiet", "--clear", "--python", triton.executable, str(self.triton_venv))
+            self._run(self.triton_venv.name, command, is_printed=False)
         self._install_lock("Triton", str(self.triton_venv / "bin" / "python"), LOCKS / "triton.txt")
+        remove_unused_files(_site_packages(self.triton_venv))
 
     def install_packages(self, name: str) -> None:
         """Install a further lock file, into the main environment or the documentation's own."""
@@ -188,6 +195,10 @@ class Installer:
                 f"$ {' '.join(command)}\n{completed.stdout}{completed.stderr}[exit code {completed.returncode}]\n"
             )
         return completed
+
+
+def _site_packages(venv: Path) -> Path:
+    return next((venv / "lib").glob("python3.*")) / "site-packages"
 
 
 def read_pip_settings(python: str) -> dict[str, str]:

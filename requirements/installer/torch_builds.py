@@ -6,7 +6,6 @@ can be had differs from machine to machine, so each source is proved by an impor
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +87,3 @@ def install_torch(
         if run(source.title, source.command) and prove():
             return source
     raise SetupError(f"no torch that works could be installed (tried: {', '.join(source.name for source in sources)})")
-
-
-def remove_torch_tests(site_packages: Path) -> None:
-    """Remove torch's own compiled tests: 130 MB of a CPU build that nothing runs.
-
-    Args:
-        site_packages: Folder that holds the package `torch`.
-    """
-    shutil.rmtree(site_packages / "torch" / "test", ignore_errors=True)
-    for program in (site_packages / "torch" / "bin").glob("*[Tt]est*"):
-        program.unlink()

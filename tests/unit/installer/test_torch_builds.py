@@ -12,7 +12,6 @@ from installer.torch_builds import (
     choose_torch_sources,
     install_torch,
     list_torch_sources,
-    remove_torch_tests,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -76,13 +75,3 @@ def test_every_build_has_the_pinned_version_and_is_taken_by_its_hash_alone() -> 
         lock = Path(source.command[-1]).read_text()
         assert re.findall(r"^torch==\S+", lock, re.MULTILINE) == [pinned[0] + suffix]
         assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) >= 3  # of Python 3.11, 3.12 and 3.13
-
-
-def test_compiled_tests_of_torch_are_removed_and_its_programs_stay(tmp_path: Path) -> None:
-    for name in ("test/test_ops", "bin/TCPStoreTest", "bin/test_jit", "bin/protoc", "bin/torch_shm_manager"):
-        path = tmp_path / "torch" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    remove_torch_tests(tmp_path)
-    remaining = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert remaining == ["torch/bin/protoc", "torch/bin/torch_shm_manager"]
