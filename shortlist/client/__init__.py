@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import httpx
 
-from shortlist.serving.server.requests.headers import USER_HEADER
+from shortlist.serving.server.requests.headers import REQUEST_ID_HEADER, USER_HEADER
 from shortlist.serving.server.requests.paths import EVENTS, RANK, RECOMMEND
 
 Key = int | str
@@ -175,8 +175,9 @@ class ShortlistClient:
         self, path: str, user: Key | None, request: dict[str, Any], context: Mapping[str, Any] | None,
         request_id: str | None,
     ) -> ItemList:  # fmt: skip
-        headers = {} if user is None else {USER_HEADER: str(user)}
-        body = {**request, "context": dict(context or {}), "request_id": request_id}
+        header_values = {USER_HEADER: user, REQUEST_ID_HEADER: request_id}
+        headers = {name: str(value) for name, value in header_values.items() if value is not None}
+        body = {**request, "context": dict(context or {})}
         content = self._post(path, {name: value for name, value in body.items() if value is not None}, headers)
         scored = [dict(values) for values in content["items"]]
         items = tuple(ScoredItem(values.pop(_ITEM, None), values.pop("score"), values) for values in scored)

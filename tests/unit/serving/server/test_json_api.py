@@ -89,7 +89,8 @@ def api(local: Shop) -> Iterator[Api]:
 def test_given_items_are_ranked_by_score(api: Api) -> None:
     status, content = api.post(
         "/v1/rank",
-        {"user": 1, "items": ["item 4", "item 6", "item 5"], "context": {"page": "home"}, "request_id": "r1"},
+        {"user": 1, "items": ["item 4", "item 6", "item 5"], "context": {"page": "home"}},
+        **{"x-request-id": "r1"},
     )
     assert status == 200, content
     assert (content["request_id"], content["degraded"]) == ("r1", False)
@@ -155,7 +156,11 @@ def test_a_slate_says_item_position_source_and_propensity(api: Api) -> None:
         ("/v1/recommend", {"user": 1, "k": 9}, "k: got 9; wanted 1 to 8"),
         ("/v1/recommend", {"user": 1, "k": True}, "k: got True; wanted a valid integer"),
         ("/v1/recommend", {"user": 1, "context": {"page": ["home"]}}, "input 'page': got ['home']"),
-        ("/v1/recommend", {"user": 1, "request_id": "x" * 257}, "request_id: got "),
+        (
+            "/v1/recommend",
+            {"user": 1, "request_id": "r1"},
+            "request_id: got 'r1'; wanted it as the header x-request-id",
+        ),
     ],
 )
 def test_a_mistake_is_named(api: Api, path: str, body: Any, message: str) -> None:

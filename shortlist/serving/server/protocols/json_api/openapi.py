@@ -12,7 +12,7 @@ from shortlist.serving.log.logs import outcome_columns
 from shortlist.serving.server.inference.event_receiver import MAX_EVENT_ID_LENGTH, MAX_EVENTS
 from shortlist.serving.server.inference.service import Service
 from shortlist.serving.server.request_inputs.input_types import accepted_datatypes
-from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, USER_HEADER
+from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, REQUEST_ID_HEADER, USER_HEADER
 from shortlist.serving.server.requests.paths import EVENTS, RANK, RECOMMEND
 from shortlist.serving.server.requests.tensors import BYTES, FLOATS, INTEGERS
 from shortlist.spec.data import Column
@@ -49,16 +49,16 @@ def openapi(service: Service) -> Schema:
         "components": {
             "schemas": {"Error": _object({"error": _STRING})},
             "parameters": {
-                "User": {
-                    "name": USER_HEADER,
-                    "in": "header",
-                    "required": False,
-                    "description": "The user once more, for the gateway: it keeps a user on one version",
-                    "schema": {"type": "string", "pattern": "^[!-~]{1,256}$"},
-                }
+                "User": _header(USER_HEADER, "The user once more, for the gateway: it keeps a user on one version"),
+                "RequestId": _header(REQUEST_ID_HEADER, "The request's id, which the answer repeats; made by default"),
             },
         },
     }
+
+
+def _header(name: str, description: str) -> Schema:
+    schema = {"type": "string", "pattern": f"^[!-~]{{1,{MAX_REQUEST_ID_LENGTH}}}$"}
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 
 def _operation(summary: str, request: Schema, response: Schema) -> Schema:
@@ -68,7 +68,7 @@ def _operation(summary: str, request: Schema, response: Schema) -> Schema:
     return {
         "post": {
             "summary": summary,
-            "parameters": [{"$ref": "#/components/parameters/User"}],
+            "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in ("User", "RequestId")],
             "requestBody": {"required": True, "content": _json_content(request)},
             "responses": responses,
         }
@@ -122,8 +122,7 @@ def _receipt() -> Schema:
 
 def _request_properties(service: Service) -> Schema:
     user = service.data.user
-    request_id = {"type": "string", "minLength": 1, "maxLength": MAX_REQUEST_ID_LENGTH}
-    properties = {"context": _object({}, _columns(service)), "request_id": _or_null(request_id)}
+    properties = {"context": _object({}, _columns(service))}
     return properties if user is None else {"user": _or_null(_key(service, user)), **properties}
 
 

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from shortlist.contracts import Columns
 from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.request_inputs.input_types import accepted_datatypes, preferred_datatype
-from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, RequestContext, recommend_model
+from shortlist.serving.server.requests.headers import REQUEST_ID_HEADER, RequestContext, recommend_model
 from shortlist.serving.server.requests.request_errors import BadRequestError, UnknownModelError, shorten
 from shortlist.serving.server.requests.tensors import ProtocolMessage, Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.data import Column
@@ -20,7 +20,6 @@ from shortlist.spec.retrieval import RECENT_ITEMS, K
 MAX_ITEMS: Final = 100_000
 """Most items of a request in any spec; `serving.max_rows` is the limit of this one."""
 
-RequestId = Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID_LENGTH)]
 Key = int | str
 Message = TypeVar("Message", bound=ProtocolMessage)
 
@@ -37,7 +36,6 @@ class RankRequest(_StrictMessage):
     """Ids; or objects with the id and further columns of the item's row."""
     context: dict[str, Any] = Field(default_factory=dict)
     """Columns of the request, which all items share."""
-    request_id: RequestId | None = None
 
 
 class RecommendRequest(_StrictMessage):
@@ -49,7 +47,6 @@ class RecommendRequest(_StrictMessage):
     """Columns of the request."""
     recent_items: Annotated[list[Key], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
     """Items that the user took lately, newest first."""
-    request_id: RequestId | None = None
 
 
 def parse_json(content: bytes | bytearray) -> Any:
@@ -75,9 +72,9 @@ def read_rank_request(service: Service, document: Any, context: RequestContext) 
     Raises:
         BadRequestError: It is invalid; the message names the first mistake.
     """
-    request = validate_message(RankRequest, document)
+    request = _validate(RankRequest, document)
     columns = {**_context(service, request.context, request.user), **_item_columns(service, request.items)}
-    return _inference_request(service, service.settings.model, columns, [], request.request_id, context)
+    return _inference_request(service, service.settings.model, columns, [], context)
 
 
 def read_recommend_request(service: Service, document: Any, context: RequestContext) -> InferenceRequest:
@@ -94,24 +91,30 @@ def read_recommend_request(service: Service, document: Any, context: RequestCont
     """
     if service.recommending is None:
         raise UnknownModelError("the version that is served ranks given items only; its spec declares no retrieval")
-    request = validate_message(RecommendRequest, document)
+    request = _validate(RecommendRequest, document)
     tensors = [from_values(TensorHead(name=K, datatype="INT64", shape=[1]), [request.k])]
     if request.recent_items:
         assert service.data.item is not None
         tensors.append(_tensor(RECENT_ITEMS, service.data.by_name[service.data.item], request.recent_items))
     columns = _context(service, request.context, request.user)
-    return _inference_request(
-        service, recommend_model(service.settings.model), columns, tensors, request.request_id, context
-    )
+    return _inference_request(service, recommend_model(service.settings.model), columns, tensors, context)
+
+
+def _validate(kind: type[Message], document: Any) -> Message:
+    if isinstance(document, Mapping) and "request_id" in document:
+        raise BadRequestError(
+            f"request_id: got {shorten(document['request_id'])}; wanted it as the header {REQUEST_ID_HEADER}, which the"
+            " gateway reads too"
+        )
+    return validate_message(kind, document)
 
 
 def _inference_request(
-    service: Service, model: str, columns: Mapping[str, Sequence[Any]], tensors: list[Tensor], request_id: str | None,
-    context: RequestContext,
-) -> InferenceRequest:  # fmt: skip
+    service: Service, model: str, columns: Mapping[str, Sequence[Any]], tensors: list[Tensor], context: RequestContext
+) -> InferenceRequest:
     declared = service.data.by_name
     tensors += [_tensor(name, declared[name], values) for name, values in columns.items()]
-    return InferenceRequest(model, "", tensors, context, request_id or "")
+    return InferenceRequest(model, "", tensors, context)
 
 
 def _context(service: Service, sent: Mapping[str, Any], user: Key | None) -> dict[str, Sequence[Any]]:
