@@ -113,9 +113,9 @@ class LocalDeployer(Deployer):
         if route is None:
             return ""
         sources = stack.paths.versions / f"v{route.stable}" / RELEASE / SOURCES
-        context = read_released_section(sources).context if sources.is_dir() else None
+        retrieval = read_released_section(sources) if sources.is_dir() else None
         data = StackConnection(self.context, stack).declared_data(route.stable)
-        return example_requests(stack.url, self.name, data, self.context.log_folder(), context)
+        return example_requests(stack.url, self.name, data, self.context.log_folder(), retrieval)
 
     def _stack(self) -> StackConnection:
         connection = self._connected()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from shortlist.contracts import Files
 from shortlist.serving.server.requests.headers import USER_HEADER
 from shortlist.serving.server.requests.paths import RANK, RECOMMEND, model_path
 from shortlist.spec.data import Data
+from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.tables import DayTable
 
 _EXAMPLE_ITEMS: Final = 3
@@ -21,7 +21,7 @@ _EXAMPLE_K: Final = 10
 _JSON_TYPES: Final = (int, float, str)
 
 
-def example_requests(url: str, model: str, data: Data, log: Path, context: Sequence[str] | None = None) -> str:
+def example_requests(url: str, model: str, data: Data, log: Path, retrieval: Retrieval | None = None) -> str:
     """Return curl commands that rank items of the log for one of its users; without ids, one that lists the inputs.
 
     The requests send what a client should send: the columns of the user's last row that are known before.
@@ -31,8 +31,8 @@ def example_requests(url: str, model: str, data: Data, log: Path, context: Seque
         model: Name of the model.
         data: Declared columns of the log.
         log: Folder of the valid log.
-        context: Context columns of a request for recommendations, for a second command that requests ten items; None
-            when the version serves scores only.
+        retrieval: Section of the served version, for a second command that requests ten items; None when it serves
+            scores only.
     """
     if data.user is None or data.item is None:
         return f"curl -s {url}{model_path(model)}"
@@ -44,13 +44,26 @@ def example_requests(url: str, model: str, data: Data, log: Path, context: Seque
     newest = DayTable.open(log, Files.LOG).paths()[-1]
     rows = pl.read_parquet(newest, columns=[data.user, data.item, *request_columns], hive_partitioning=False)
     last_row = rows.row(-1, named=True)
-    user, items = last_row[data.user], rows[data.item].unique(maintain_order=True).tail(_EXAMPLE_ITEMS).to_list()
-    sent = {name: last_row[name] for name in request_columns if type(last_row[name]) in _JSON_TYPES}
+    user, item_columns = last_row[data.user], retrieval.item_columns if retrieval is not None else ()
+    item_rows = rows.select(data.item, *item_columns).unique(data.item, keep="last", maintain_order=True)
+    items = [_item(data.item, row) for row in item_rows.tail(_EXAMPLE_ITEMS).to_dicts()]
+    sent = _values({name: last_row[name] for name in request_columns if name not in item_columns})
     commands = [_curl(url, RANK, {"user": user, "items": items} | _context(sent))]
-    if context is not None:
-        shared = {name: value for name, value in sent.items() if name in context}
+    if retrieval is not None:
+        shared = {name: value for name, value in sent.items() if name in retrieval.context}
         commands.append(_curl(url, RECOMMEND, {"user": user, "k": _EXAMPLE_K} | _context(shared)))
     return "\n".join(commands)
+
+
+def _item(key: str, row: dict[str, Any]) -> Any:
+    """Return an item's id, or an object where it has columns of its own."""
+    values = _values(row)
+    return values if len(values) > 1 else row[key]
+
+
+def _values(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that JSON has; nulls are left out."""
+    return {name: value for name, value in row.items() if type(value) in _JSON_TYPES}
 
 
 def _context(columns: dict[str, Any]) -> dict[str, Any]:

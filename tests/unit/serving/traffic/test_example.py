@@ -14,6 +14,7 @@ import pytest
 from shortlist.contracts import Columns, Files
 from shortlist.serving.traffic.example import example_requests
 from shortlist.spec.data import Data
+from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.tables import DayTableWriter
 
 DECLARED = {
@@ -47,11 +48,20 @@ def request(command: str) -> tuple[str, dict[str, Any]]:
 
 def test_a_version_that_recommends_has_examples_for_scores_and_a_slate(log: Path) -> None:
     data = Data.model_validate(DECLARED)
-    ranks, recommends = example_requests("http://x", "shop", data, log, ("surface", "price")).splitlines()
+    retrieval = Retrieval.model_validate({"sources": {"popular": {"kind": "popular"}}, "context": ["surface", "price"]})
+    ranks, recommends = example_requests("http://x", "shop", data, log, retrieval).splitlines()
     # A price that is null is left out.
     context = {"surface": "home"}
     assert request(ranks) == ("http://x/v1/rank", {"user": "o'b", "items": [5, 7], "context": context})
     assert request(recommends) == ("http://x/v1/recommend", {"user": "o'b", "k": 10, "context": context})
+
+
+def test_items_are_sent_with_the_columns_that_they_determine(log: Path) -> None:
+    section = {"sources": {"popular": {"kind": "popular"}}, "context": ["surface"], "item_columns": ["price"]}
+    retrieval = Retrieval.model_validate(section)
+    ranks, _ = example_requests("http://x", "shop", Data.model_validate(DECLARED), log, retrieval).splitlines()
+    body = {"user": "o'b", "items": [{"item_id": 5, "price": 1.5}, 7], "context": {"surface": "home"}}
+    assert request(ranks) == ("http://x/v1/rank", body)
 
 
 def test_a_version_that_does_not_recommend_has_an_example_for_scores(log: Path) -> None:
