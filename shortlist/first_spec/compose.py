@@ -317,6 +317,7 @@ class _FeatureComposer:
             yield from self._add("*_log", f"{{kind: numeric, each: {_yaml_list(logs)}, suffix: log, log: true}}")
         if numbers:
             yield from self._add("*_number", f"{{kind: numeric, each: {_yaml_list(numbers)}}}")
+        yield from self._offered_expression(logs, numbers, [name for name, _ in crossable])
         yield from self._slate_features(features)
         dates = [name for name, column in features if column.type == "date"]
         if dates:
@@ -378,6 +379,16 @@ class _FeatureComposer:
         numbers = [name for name, column in features if _is_number(column) and column.source in own_columns]
         for name in numbers[:_MAX_SLATE_NUMBERS]:
             yield from self._add("*_slate_*", f"{{kind: slate, column: {name}}}")
+
+    def _offered_expression(self, logs: list[str], numbers: list[str], categories: list[str]) -> Iterator[str]:
+        """Offer a number beside its mean in a category, under a name that trees read."""
+        if not categories or not (logs or numbers):
+            return
+        number, category = (logs or numbers)[0], categories[0]
+        ratio = f"{number} / AVG({number}) OVER (PARTITION BY {category})"
+        suffix, value = ("log", f"LN({ratio})") if logs else ("number", ratio)
+        yield "# What is a high value depends on the others of its kind (docs/features-of-your-own.md). Remove the #:"
+        yield f"# - {{kind: expression, name: {number}_in_{category}_{suffix}, value: {value}}}"
 
     def _add(self, pattern: str, feature: str) -> Iterator[str]:
         if pattern not in self.patterns:

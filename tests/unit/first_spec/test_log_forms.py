@@ -18,7 +18,7 @@ from shortlist.first_spec.draft import SpecDraft
 from shortlist.first_spec.write import WrittenSpec, choose_likeliest, draft_spec, write_spec
 from shortlist.spec.data import EventClock, FileSource
 from shortlist.spec.load import parse_spec
-from shortlist.spec.spec import Spec
+from shortlist.spec.spec import Spec, match_features
 
 START = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 14
@@ -518,6 +518,16 @@ def test_the_offered_retrieval_gives_candidates_what_the_log_says_of_items(tmp_p
     assert spec.retrieval is not None
     assert (spec.retrieval.context, spec.retrieval.item_columns) == (("device", "price"), ("category", "brand"))
     assert spec.notices == ()
+
+
+def test_an_expression_is_offered_that_the_trees_read(tmp_path: Path) -> None:
+    clicks().write_csv(tmp_path / "log.csv")
+    _, written, spec = first_spec(tmp_path)
+    value = "LN(price / AVG(price) OVER (PARTITION BY category))"
+    offered = f"# - {{kind: expression, name: price_in_category_log, value: {value}}}"
+    assert offered in written.text and "price_in_category_log" not in spec.features.names
+    accepted = parse_spec(written.text.replace(offered, offered.removeprefix("# ")))
+    assert "price_in_category_log" in match_features(accepted.models["trees"].reads, accepted.features.names)
 
 
 def test_what_differs_among_the_items_of_a_request_is_no_value_of_the_request(tmp_path: Path) -> None:
