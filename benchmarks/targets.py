@@ -133,6 +133,8 @@ TARGETS: Final = (
         "DLRM through the servers, rate", "serve", "rank", "dlrm, HTTP binary, 4 clients, rate", "ratio", ">=", 0.95
     ),
     Target("steps at ten times the rows, memory", "memory", "memory", "*", "ratio", "<=", 1.5),
+    Target("a run's steps at ten times the rows, time", "growth", "growth", "*, seconds", "ratio", "<=", 10.5),
+    Target("a run's steps at ten times the rows, memory", "growth", "growth", "*, memory", "ratio", "<=", 1.3),
     Target("a task's overhead", "overhead", "overhead", "a task that does nothing", "value", "<=", 0.2),
     Target("the second, unchanged run", "overhead", "overhead", "an unchanged run", "value", "<", 10.0),
     Target("drift tests, false alarms", "drift", "drift", "*, quiet days, *: false alarms", "value", "<", 0.01),
