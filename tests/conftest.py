@@ -45,6 +45,7 @@ _TOGETHER = {
     "drill": ("serving/test_drill.py",),
     "loop": ("graphs/test_loop.py",),
     "every kind": ("graphs/test_every_kind.py",),
+    "tutorial": ("graphs/test_tutorial.py",),
     "installed": ("graphs/test_installed.py",),
     "finished": ("graphs", "cluster/test_profile_run.py"),
     "validation": ("unit/serving/validation",),

@@ -19,7 +19,7 @@ _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
 _WIDEST: Final = 80
 """Longest command, in characters, that has its purpose beside it."""
 _READS_LOG: Final = frozenset(("ingest", "validate"))
-_PAIRS_HELP: Final = "rates of pairs help most (docs/tutorial-ml-engineer.md)"
+_PAIRS_HELP: Final = "rates of pairs help most (docs/tutorial.md)"
 _ADVICE: Final = {
     "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
     "skew": ("{page}#features", "the rows whose features differ between training and Feast"),
