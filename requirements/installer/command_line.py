@@ -90,7 +90,7 @@ class Installer:
         requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
         requirement = next(line for line in requirements if line.startswith("torch=="))
         if not self._proves_torch(requirement):
-            sources = list_torch_sources(self.python, self.uv, LOCKS)
+            sources = list_torch_sources(self.python, self.uv, LOCKS, self._pip_settings)
             sources = choose_torch_sources(sources, os.environ.get("TORCH", ""))
             free_disk_gb = read_machine(CHECKOUT).free_disk_gb
             install_torch(sources, self._try, lambda: self._proves_torch(requirement), free_disk_gb)
@@ -202,11 +202,18 @@ def _site_packages(venv: Path) -> Path:
 
 
 def read_pip_settings(python: str) -> dict[str, str]:
-    """Return pip's settings, of its files and of the environment: `index-url`, `cert` and so on."""
+    """Return pip's settings: `index-url`, `cert` and so on; a list's elements have spaces in between.
+
+    As in pip, a variable of the environment comes before the file's section `install`, and that before `global`.
+    """
     listing = subprocess.run(  # noqa: S603  (the environment's own pip)
         [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    return dict(re.findall(r"^(?:global|install|:env:)\.([\w-]+)='(.*)'$", listing.stdout, re.MULTILINE))
+    settings = {}
+    for section in ("global", "install", ":env:"):
+        for name, value in re.findall(rf"^{section}\.([\w-]+)='(.*)'$", listing.stdout, re.MULTILINE):
+            settings[name] = value.replace(r"\n", " ").strip()
+    return settings
 
 
 def installation_environment(pip_settings: dict[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ can be had differs from machine to machine, so each source is proved by an impor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,13 @@ CUDA_DISK_GB = 8.0
 """Free disk that the environments take with the index's build of torch and its libraries."""
 CUDA_SIZE = "2.5 GB to download, 4 GB on disk; no CPU build could be had"
 PROOF = "import torch; assert float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) == 8; print(torch.__version__)"
+
+_PLACES = {
+    "find-links": "--find-links",
+    "extra-index-url": "--extra-index-url",
+    "trusted-host": "--allow-insecure-host",
+}
+"""Options of uv, by the setting of pip that says the same."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +38,26 @@ class TorchSource:
     needed_disk_gb: float = 0.0
 
 
-def list_torch_sources(python: str, uv: str, lock_folder: Path) -> tuple[TorchSource, ...]:
+def list_torch_sources(
+    python: str, uv: str, lock_folder: Path, pip_settings: Mapping[str, str] | None = None
+) -> tuple[TorchSource, ...]:
     """Return the sources in the order in which they are tried; the lock files have the hashes of all builds.
 
     Args:
         python: The environment's Python.
         uv: The environment's uv.
         lock_folder: Folder of the lock files.
+        pip_settings: Where pip is told to look, see `read_pip_settings`.
     """
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile")
     uv_install = (uv, "pip", "install", "--quiet", "--python", python, "--no-deps")
+    # Another index may have a build that the first one lacks; the hashes say which files are meant.
+    places = ["--index-strategy", "unsafe-best-match"]
+    for setting, option in _PLACES.items():
+        for place in (pip_settings or {}).get(setting, "").split():
+            places += [option, place]
     cpu, cuda = (("--require-hashes", "-r", str(lock_folder / f"torch-{build}.txt")) for build in ("cpu", "cuda"))
     return (
-        TorchSource("pip", "torch, a CPU build where pip is told to look", (*pip, "--no-deps", *cpu)),
+        TorchSource("pip", "torch, a CPU build where pip is told to look", (*uv_install, *places, *cpu)),
         TorchSource("uv", "torch, a CPU build of torch's own index", (*uv_install, "--torch-backend", "cpu", *cpu)),
         TorchSource(
             "cuda", f"torch, the package index's CUDA build ({CUDA_SIZE})", (*uv_install, *cuda), CUDA_DISK_GB

@@ -75,3 +75,13 @@ def test_every_build_has_the_pinned_version_and_is_taken_by_its_hash_alone() -> 
         lock = Path(source.command[-1]).read_text()
         assert re.findall(r"^torch==\S+", lock, re.MULTILINE) == [pinned[0] + suffix]
         assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) >= 3  # of Python 3.11, 3.12 and 3.13
+
+
+def test_the_first_source_looks_where_pip_is_told_to_and_no_other_does() -> None:
+    settings = {"find-links": "/wheels /more", "extra-index-url": "https://a.example/simple", "cert": "/ca.pem"}
+    first, *others = list_torch_sources("python", "uv", ROOT / "requirements/lock", settings)
+    options = first.command[first.command.index("--index-strategy") + 2 : first.command.index("--require-hashes")]
+    assert options == (
+        *("--find-links", "/wheels", "--find-links", "/more", "--extra-index-url", "https://a.example/simple"),
+    )
+    assert not any("--find-links" in source.command for source in others)
