@@ -31,7 +31,7 @@ from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.metrics.intervals import bootstrap_mean
 from shortlist.evaluation.metrics.list_metrics import ListMetrics, list_metrics
-from shortlist.features.split import split_days
+from shortlist.features.declared.split import split_days
 from shortlist.slates.retrieval.catalogue import Rows
 from shortlist.slates.retrieval.evaluate import TestUsers, item_popularity, read_test_users
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval

@@ -13,8 +13,8 @@ import yaml
 
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.tracking.steps import step

@@ -27,8 +27,8 @@ import pyarrow as pa
 from benchmarks.bench import Line, record, show
 from benchmarks.targets import exit_code
 from shortlist.contracts import Columns, Files
-from shortlist.features.open_counts import open_positives_column, open_rows_column
-from shortlist.features.open_events import AnsweredRequest
+from shortlist.features.live.open_counts import open_positives_column, open_rows_column
+from shortlist.features.live.open_events import AnsweredRequest
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
 from shortlist.serving.log.event_log import EventReader
 from shortlist.serving.log.logs import outcome_schema
@@ -109,7 +109,7 @@ def write_model(folder: Path) -> None:
     """Write the model folder; in a process of its own, because this one is forked and must not have threads."""
     import polars as pl
 
-    from shortlist.features.fit import fit
+    from shortlist.features.fits.fit import fit
     from shortlist.spec.features import Features
     from shortlist.spec.runtime import Runtime
     from shortlist.storage.tables import DayTableWriter

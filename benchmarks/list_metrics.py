@@ -24,7 +24,7 @@ from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.metrics.list_metrics import Relevant, coverage, list_metrics
-from shortlist.features.split import split_days
+from shortlist.features.declared.split import split_days
 from shortlist.slates.ordering.likeness import intra_list_diversity
 from shortlist.slates.retrieval.evaluate import read_test_users
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval

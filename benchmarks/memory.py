@@ -49,14 +49,14 @@ def validate(spec: Spec, folder: Path) -> None:
 
 def fit_features(spec: Spec, folder: Path) -> None:
     """Count statistics, write views."""
-    from shortlist.features.fit import fit
+    from shortlist.features.fits.fit import fit
 
     fit(spec.data, spec.features, spec.gates, spec.runtime, folder / "valid", folder / "fitted")
 
 
 def build_table(spec: Spec, folder: Path) -> None:
     """Write the feature table."""
-    from shortlist.features.table import build_table as build
+    from shortlist.features.rows.table import build_table as build
 
     paths = folder / "valid", folder / "fitted", folder / "table"
     build(spec.data, spec.features, spec.gates, spec.runtime, *paths)

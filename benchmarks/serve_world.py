@@ -14,11 +14,11 @@ from benchmarks.criteo import write_tsv
 from shortlist.contracts import Columns, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.publish import publish
-from shortlist.features.table import build_table
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.rows.table import build_table
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.spec.load import load_spec

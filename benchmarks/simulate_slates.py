@@ -19,7 +19,7 @@ from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.gates.slates import SimulatedRequests
-from shortlist.features.split import split_days
+from shortlist.features.declared.split import split_days
 from shortlist.serving.validation.slates import read_requests
 from shortlist.slates import step as releasing
 from shortlist.slates.release import open_release

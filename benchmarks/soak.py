@@ -29,7 +29,7 @@ from rich.console import Console
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import exit_code
 from shortlist.deployment.local_deployer import LocalDeployer
-from shortlist.features.feast_store_location import SERVING
+from shortlist.features.feast.feast_store_location import SERVING
 from shortlist.rollout.local.envoy.bootstrap import ENVOYS
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase

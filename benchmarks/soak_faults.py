@@ -32,7 +32,7 @@ from benchmarks.bench import RESULTS, Line, console, record, show
 from benchmarks.harm import Fault, Harm, Rollouts, do_harm
 from benchmarks.soak import ROWS, small_spec
 from shortlist.deployment.local_deployer import LocalDeployer
-from shortlist.features.feast_store_location import SERVING
+from shortlist.features.feast.feast_store_location import SERVING
 from shortlist.rollout.local.stack import Stack
 from shortlist.runs.local_training import run_locally
 from shortlist.runs.runs_folder import open_runs_folder

@@ -19,7 +19,7 @@ def fit_features(
     from pathlib import Path
 
     from shortlist.contracts import Files
-    from shortlist.features.fit import fit_incrementally
+    from shortlist.features.fits.fit import fit_incrementally
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import load_runtime
     from shortlist.storage.tables import DayTable
@@ -47,7 +47,7 @@ def build_table(
     """Compute the features of every valid row from what was known on its day; return the number of rows."""
     from pathlib import Path
 
-    from shortlist.features.table import build_table
+    from shortlist.features.rows.table import build_table
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import load_runtime
     from shortlist.tracking.artefact_metadata import write_metadata
@@ -75,8 +75,8 @@ def materialize_features(
     """Register the views in Feast, materialise them, and compare Feast's values with the rows that models train on."""
     from pathlib import Path
 
-    from shortlist.features.feast_store_location import spec_feast_store_location
-    from shortlist.features.publish import publish
+    from shortlist.features.feast.feast_store_location import spec_feast_store_location
+    from shortlist.features.fits.publish import publish
     from shortlist.spec.engine import load_runtime
     from shortlist.storage.storage_config import StorageConfig
     from shortlist.tracking.artefact_metadata import write_metadata
@@ -143,8 +143,8 @@ def publish_features(
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from shortlist.features.feast_store_location import spec_feast_store_location
-    from shortlist.features.publish import publish
+    from shortlist.features.feast.feast_store_location import spec_feast_store_location
+    from shortlist.features.fits.publish import publish
     from shortlist.spec.engine import load_runtime
     from shortlist.storage.storage_config import StorageConfig
     from shortlist.tracking.artefact_metadata import write_metadata
@@ -176,7 +176,7 @@ def recount_days(
     """Recount the corrected days of a range in the fit that servers read; fail where other days have changed, too."""
     from pathlib import Path
 
-    from shortlist.features.backfill import parse_range, recount
+    from shortlist.features.fits.backfill import parse_range, recount
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import load_runtime
     from shortlist.tracking.artefact_metadata import write_metadata
@@ -202,9 +202,9 @@ def compare_features(
     """Write the rows and features that change, and the models that read them; return how many columns change."""
     from pathlib import Path
 
-    from shortlist.features.backfill import parse_range
-    from shortlist.features.feast_store_location import spec_feast_store_location
-    from shortlist.features.feature_changes import compare_fits, served_until
+    from shortlist.features.feast.feast_store_location import spec_feast_store_location
+    from shortlist.features.fits.backfill import parse_range
+    from shortlist.features.fits.feature_changes import compare_fits, served_until
     from shortlist.storage.artefacts import write_json, write_text
     from shortlist.storage.objects import local_copy
     from shortlist.storage.storage_config import StorageConfig

@@ -12,9 +12,9 @@ from pathlib import Path
 from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, FeastType, Float32, Float64, Int64, String
 
-from shortlist.features.feast_environment import ADDRESS_VARIABLE, PROJECT_VARIABLE, USER_VARIABLE, VIEWS_VARIABLE
-from shortlist.features.store import is_online_view
-from shortlist.features.view_index import StoredView, ViewColumn, ViewIndex
+from shortlist.features.feast.feast_environment import ADDRESS_VARIABLE, PROJECT_VARIABLE, USER_VARIABLE, VIEWS_VARIABLE
+from shortlist.features.feast.store import is_online_view
+from shortlist.features.stored_views.view_index import StoredView, ViewColumn, ViewIndex
 
 _TYPES: dict[str, FeastType] = {
     "Int64": Int64,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shortlist.contracts import DataError
-from shortlist.features.vectors import matrix, width_of
+from shortlist.features.values.vectors import matrix, width_of
 from shortlist.ranking.inputs import TableFeature
 from shortlist.slates.retrieval.vector_content import EPSILON, Modality, VectorContent
 from shortlist.spec.vector_inputs import VectorInputs

@@ -7,9 +7,9 @@ from typing import cast
 
 from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError, did_you_mean
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs, declared_ids
-from shortlist.features.feature_kind import declared_kinds
+from shortlist.features.declared.feature_interfaces import DeclaredIds, IdOutputs, declared_ids
+from shortlist.features.declared.feature_kind import declared_kinds
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.planning.model_shape import EmbeddingTable, ModelShape
 from shortlist.spec.spec import Spec, match_features
 

@@ -36,7 +36,7 @@ from monitoring.windows.slates import measure_slate_traffic, versions_of_slates
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
 from shortlist.rollout.rollouts import open_rollouts
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.stored_logs import maintain_stored_logs, serving_log_paths

@@ -11,7 +11,7 @@ from monitoring.live_quality import slates_reference
 from monitoring.reference.reference import ModelReference, Reference
 from monitoring.windows.records import WindowReport
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.tracking.registry import ModelRegistry
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
 
-from shortlist.features.feature_kind import FeatureKind
+from shortlist.features.declared.feature_kind import FeatureKind
 from tests.code_layers import imported_modules, product_modules, unread_modules, upward_names
 from tests.code_names import (
     MEASURED,

@@ -99,8 +99,8 @@ def _timed(scratch: Path, spec: Spec, findings: Findings) -> _FeatureTimes:
 def _run_features(log: Path, out: Path, spec: Spec, setting: Setting) -> _FeatureTimes:
     from shortlist.data.ingest import ingest
     from shortlist.data.validate import validate
-    from shortlist.features.fit import fit
-    from shortlist.features.table import build_table
+    from shortlist.features.fits.fit import fit
+    from shortlist.features.rows.table import build_table
 
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()

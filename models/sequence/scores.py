@@ -10,9 +10,9 @@ import polars as pl
 from models.sequence.export import export
 from models.sequence.train import learn
 from shortlist.contracts import DataError
+from shortlist.features.counts.vocabulary import VALUE as ITEM
 from shortlist.features.kinds.sequence_score import KEY, VALUE, SequenceScoreFeature
 from shortlist.features.kinds.session_scores import ENCODER_FILE, ITEMS_FILE, VECTORS_FILE
-from shortlist.features.vocabulary import VALUE as ITEM
 from shortlist.slates.retrieval.sources.sequence import SequenceSource
 
 _SETTING_KEYS = {"last", "embedding_dim", "blocks", "heads", "epochs", "batch_events", "sampled_negatives",

@@ -17,8 +17,8 @@ from monitoring.reference.distributions import Bins, present_values
 from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.records import Finding
 from monitoring.windows.sampling import ClusteredCounts, Ints, assign_clusters
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.vocabulary import ValueIds
+from shortlist.features.counts.vocabulary import ValueIds
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.spec.monitoring import DriftLimits
 
 SCORE: Final = "score"

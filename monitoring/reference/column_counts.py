@@ -10,7 +10,7 @@ import polars as pl
 
 from monitoring.reference.distributions import Bins, present_values
 from monitoring.reference.reference_parts import ColumnReference
-from shortlist.features.vocabulary import ValueIds
+from shortlist.features.counts.vocabulary import ValueIds
 
 
 class ColumnCounts:

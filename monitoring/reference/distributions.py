@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from monitoring.windows.known_columns import SLATE_SIZE, WINDOW_COLUMNS
-from shortlist.features.plan import Plan
+from shortlist.features.declared.plan import Plan
 from shortlist.spec.data import Column
 from shortlist.spec.monitoring import DriftLimits
 

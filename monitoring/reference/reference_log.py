@@ -15,9 +15,9 @@ from monitoring.reference.model_quality import scores_by_impression
 from monitoring.windows.group_sample import GroupSample
 from monitoring.windows.known_columns import SLATE_SIZE, empty_as_null, log_columns, with_side_columns
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.features.plan import plan
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.slates import SLATE, whole_slates
+from shortlist.features.declared.plan import plan
+from shortlist.features.declared.slates import SLATE, whole_slates
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import Monitoring

@@ -15,8 +15,8 @@ from monitoring.reference.reference_parts import ShownReference
 from monitoring.windows.known_columns import empty_as_null, with_side_columns
 from monitoring.windows.kpi import REQUEST, SCORE
 from shortlist.contracts import Columns
-from shortlist.features.view_index import ViewIndex
-from shortlist.features.vocabulary import ValueIds
+from shortlist.features.counts.vocabulary import ValueIds
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.validation.slates import TOP_K, PairScorer, read_histories
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest

@@ -23,10 +23,10 @@ from monitoring.windows.feature_sample import (
     logged_tensors,
 )
 from shortlist.contracts import Columns
-from shortlist.features.slates import at_slate_start, with_slates
-from shortlist.features.tiles import Tiles
-from shortlist.features.transform import Transformer
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.counts.tiles import Tiles
+from shortlist.features.declared.slates import at_slate_start, with_slates
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, SCORE, SECOND_OF_DAY, WEEKDAY, Signature
 

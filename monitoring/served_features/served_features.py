@@ -15,7 +15,7 @@ from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.windows.answered_requests import ROWS
 from monitoring.windows.feature_sample import select_readable
 from shortlist.contracts import ShortlistError
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.spec.monitoring import ServedFeaturesLimits
 from shortlist.spec.text.durations import parse_duration
 

@@ -12,10 +12,10 @@ from monitoring.windows.answered_requests import ROWS
 from monitoring.windows.known_columns import empty_as_null
 from monitoring.windows.live_rows import ListUnfolder
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.open_counts import open_count_columns
-from shortlist.features.plan import Plan
-from shortlist.features.slates import SLATE
+from shortlist.features.declared.plan import Plan
+from shortlist.features.declared.slates import SLATE
+from shortlist.features.live.open_counts import open_count_columns
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.serving.export.encoding import pad_lists
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, logged_name

@@ -25,7 +25,7 @@ from monitoring.windows.slates import SLATE_COLUMNS
 from monitoring.windows.spans import Span, window_span
 from monitoring.windows.window_reader import WindowReader, max_age_hours
 from shortlist.contracts import ShortlistError
-from shortlist.features.columns import DeclaredColumns
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths

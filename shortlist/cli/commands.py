@@ -48,7 +48,7 @@ def check(
     change: SetOption = None,
 ) -> None:
     """Validate a spec and list every problem; with --data, also the problems of the log's first rows."""
-    from shortlist.features.plan import plan
+    from shortlist.features.declared.plan import plan
     from shortlist.spec.load import load_spec
 
     path = find_spec(spec)

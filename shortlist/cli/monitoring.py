@@ -124,7 +124,7 @@ def backfill(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Recount corrected days of the log, and print what changes for servers; with --publish, serve the result."""
-    from shortlist.features.backfill import parse_range
+    from shortlist.features.fits.backfill import parse_range
     from shortlist.spec.load import load_spec
 
     loaded, corrected = load_spec(find_spec(spec, runs), change or ()), parse_range(first, last)

@@ -32,7 +32,7 @@ from shortlist.data.base_rows import as_of_answer, clock_failures
 from shortlist.data.collected import REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog
 from shortlist.data.rules.failures import flag_failed_rows
 from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
-from shortlist.features.hashing import codes_of
+from shortlist.features.values.hashing import codes_of
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.log.stored_logs import serving_log_paths

@@ -17,7 +17,7 @@ from shortlist.contracts import Columns
 from shortlist.data.collected import ANSWERED
 from shortlist.data.reading.clock import event_days
 from shortlist.data.rules.contributions import BY_USER, CONTRIBUTORS
-from shortlist.features.hashing import codes_of
+from shortlist.features.values.hashing import codes_of
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data, EventClock
 from shortlist.spec.serving import Serving

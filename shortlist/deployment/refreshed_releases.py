@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
 from shortlist.slates.refreshed_releases import announce_release, refresh_release
 from shortlist.spec.data import Data
 from shortlist.storage.storage_config import StorageConfig

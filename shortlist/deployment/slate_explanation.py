@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 from monitoring.windows.answered_requests import ROWS
 from monitoring.windows.feature_sample import logged_tensors, select_readable
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.feast_store_location import FeastStoreLocation
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.feast.feast_store_location import FeastStoreLocation
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.rollout.local.version import RELEASE
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature

@@ -22,10 +22,10 @@ from shortlist.drill.drill_report import EXPECTED_ACTIONS, ChampionChange, Drill
 from shortlist.drill.users import DrillUsers
 from shortlist.drill.world import DrillWorld
 from shortlist.evaluation.metrics.pointwise import auc
-from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.plan import Plan
-from shortlist.features.table_rows import read_day
-from shortlist.features.transform import Transformer
+from shortlist.features.declared.plan import Plan
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.rows.table_rows import read_day
+from shortlist.features.rows.transform import Transformer
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.states.phases import Phase

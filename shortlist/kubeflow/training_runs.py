@@ -11,7 +11,7 @@ from typing import Any
 
 from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
-from shortlist.features.previous_fit import DayRange
+from shortlist.features.fits.previous_fit import DayRange
 from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import CompiledGraphs, GraphName
 from shortlist.runs.local_training import graph_arguments

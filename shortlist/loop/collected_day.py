@@ -16,7 +16,7 @@ from shortlist.contracts import Columns
 from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog
 from shortlist.data.reading.clock import event_days
 from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
-from shortlist.features.hashing import codes_of
+from shortlist.features.values.hashing import codes_of
 from shortlist.spec.data import Data, EventClock
 from shortlist.storage.artefacts import sha256
 

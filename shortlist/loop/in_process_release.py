@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.validation.slates import PairScorer
 from shortlist.slates.recommender import Recommender, Slate, SlateRequest
 from shortlist.slates.refreshed_releases import announced_releases, open_refreshed

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from shortlist.contracts import Files
-from shortlist.features.feast_store_location import FeastStoreLocation, spec_feast_store_location
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.feast.feast_store_location import FeastStoreLocation, spec_feast_store_location
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Fleet, Observer
 from shortlist.rollout.record import RolloutRecord

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from monitoring.retraining.training_starts import newest_scheduled_time
 from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.previous_fit import DayRange
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.fits.previous_fit import DayRange
 from shortlist.runs.display import Display
 from shortlist.runs.local_training import graph_arguments, local_location, run_child
 from shortlist.runs.runs_folder import open_runs_folder

@@ -27,7 +27,7 @@ PRELOADED: Final = (
     "kfp.dsl.executor",
     *("numpy", "polars", "pyarrow.parquet", "scipy.optimize", "matplotlib.figure"),
     *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store"),
-    *("shortlist.tracking.steps", "shortlist.features.kinds.registry", "shortlist.features.transform"),
+    *("shortlist.tracking.steps", "shortlist.features.kinds.registry", "shortlist.features.rows.transform"),
     *("shortlist.tracking.run_context", "shortlist.report.kubeflow_artefacts"),
     *("shortlist.training.ensembles", "shortlist.serving.validation.slates", "numba"),
 )

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.reading.remote_input import fetch_input
-from shortlist.features.feast_store_location import FeastStoreLocation
+from shortlist.features.feast.feast_store_location import FeastStoreLocation
 from shortlist.slates.candidate_columns import check_slates
 from shortlist.slates.recommender import Recommender
 from shortlist.slates.release import SOURCES, open_release, read_sections, refreshed_digest, write_release

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.gates.gate_inputs import BEST_CHAMPION_FOLDER
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.runtime import Runtime

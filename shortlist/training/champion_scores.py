@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gates.slates import SLATES
-from shortlist.features.fit import fit
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.split import split_days
-from shortlist.features.table import build_table
+from shortlist.features.declared.split import split_days
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.rows.table import build_table
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.serving.validation.slates import evaluate_candidates
 from shortlist.spec.data import Data

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 import polars as pl
 
 from shortlist.contracts import Files
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import declared_ids
-from shortlist.features.feature_kind import declared_kinds
+from shortlist.features.declared.feature_interfaces import declared_ids
+from shortlist.features.declared.feature_kind import declared_kinds
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.ranking.heads import HEADS
 from shortlist.ranking.inputs import split_of
 from shortlist.ranking.ranker import IncompatibleModelError, Ranker

@@ -13,8 +13,8 @@ from shortlist.data.reading.remote_input import fetch_input
 from shortlist.data.rules.table_rules import CAN_WARN
 from shortlist.data.until import parse_until
 from shortlist.data.validate import validate
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.plan import Plan
+from shortlist.features.declared.plan import Plan
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from shortlist.contracts import Files
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.training_log import LEARNT
+from shortlist.features.declared.training_log import LEARNT
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.ranking.heads import add_labels
 from shortlist.ranking.record import TrainedModel, read_record
 from shortlist.ranking.registry import kind_of
@@ -94,7 +94,7 @@ def pack(model: Path, fitted: Path) -> None:
 
     Args:
         model: Folder of a trained model.
-        fitted: Folder written by `shortlist.features.fit.fit`.
+        fitted: Folder written by `shortlist.features.fits.fit.fit`.
     """
     inside = model / Files.PREPROCESSING
     inside.mkdir()

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from shortlist.data.collected import CollectedLog
-from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.previous_fit import newest_fit
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.fits.previous_fit import newest_fit
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.ranking.registry import kind_of
 from shortlist.storage.records.identity import claim

@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.feature_changes import AffectedModel, FeatureChanges
-from shortlist.features.previous_fit import newest_fit
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.fits.feature_changes import AffectedModel, FeatureChanges
+from shortlist.features.fits.previous_fit import newest_fit
 from shortlist.ranking.record import read_record
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from shortlist.features.scored_views import write_views_from
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.stored_views.scored_views import write_views_from
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.ranking.inputs import split_of
 from shortlist.ranking.record import TrainedModel
 from shortlist.report.figures import write_plots

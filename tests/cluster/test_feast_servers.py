@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import FeastStoreLocation, spec_feast_store_location
+from shortlist.features.feast.feast_store_location import FeastStoreLocation, spec_feast_store_location
+from shortlist.features.feast.store import apply, connect, user_reader
+from shortlist.features.fits.previous_fit import newest_fit
+from shortlist.features.fits.publish import announce_views
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.previous_fit import newest_fit
-from shortlist.features.publish import announce_views
-from shortlist.features.store import apply, connect, user_reader
 from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.storage.artefacts import IntegrityError, write_json
 from shortlist.storage.objects import local_copy

@@ -17,9 +17,9 @@ from removal_program import remove
 
 from models.registry import KINDS
 from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.store import user_reader
 from shortlist.features.online_stores.redis import RedisOnline
-from shortlist.features.store import user_reader
 from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, sha256

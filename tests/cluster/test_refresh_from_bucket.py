@@ -14,13 +14,13 @@ from served_shop import DECLARED, Shop
 from shortlist.data.collected import CollectedRows
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.backfill import recount
-from shortlist.features.feast_store_location import SECOND_SLOT, FeastStoreLocation, spec_feast_store_location
-from shortlist.features.fit import fit, fit_incrementally
-from shortlist.features.previous_fit import DayRange, newest_fit
-from shortlist.features.publish import publish
-from shortlist.features.store import connect, user_reader
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import SECOND_SLOT, FeastStoreLocation, spec_feast_store_location
+from shortlist.features.feast.store import connect, user_reader
+from shortlist.features.fits.backfill import recount
+from shortlist.features.fits.fit import fit, fit_incrementally
+from shortlist.features.fits.previous_fit import DayRange, newest_fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.log.log_tables import LogKind, table_address
 from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.log.table_committer import TableCommitter

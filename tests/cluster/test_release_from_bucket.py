@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from retrieval_log import Log, Row, days, declared
 
-from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
 from shortlist.slates.recommender import SlateRequest
 from shortlist.slates.refreshed_releases import (
     announce_release,

@@ -19,7 +19,7 @@ import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
 from shortlist.kubeflow.training_runs import storage_config
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.runtime import Database, Runtime

@@ -11,13 +11,13 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, Files
-from shortlist.features.fit import fit
+from shortlist.features.declared.plan import Plan
+from shortlist.features.feast.store import apply
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import announce_views
+from shortlist.features.live.open_counts import open_count_columns
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.open_counts import open_count_columns
-from shortlist.features.plan import Plan
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.publish import announce_views
-from shortlist.features.store import apply
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.serving.export.signature import FOLDER, SECOND_OF_DAY, ListInput, Signature, VectorInput
 from shortlist.slates.release import write_release
 from shortlist.slates.retrieval.retriever import fit_retrieval

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.runtime import Gpu, Runtime
 from shortlist.spec.spec import Spec
 from shortlist.system import query_engine as frames

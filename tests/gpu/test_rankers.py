@@ -20,8 +20,8 @@ from models.embedding.reading.batches import BatchLoader
 from models.embedding.reading.chunks import Batch
 from models.embedding.training import train as training_module
 from shortlist.contracts import Columns
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.ranking.checkpoints import CheckpointLocation, checkpoint_to
 from shortlist.ranking.saved_models import ranker_class
 from shortlist.spec.runtime import Runtime

@@ -11,7 +11,7 @@ import polars as pl
 
 from monitoring.store.monitoring_store import open_monitoring_store
 from shortlist.contracts import Columns, Files
-from shortlist.features.feast_store_location import SERVING
+from shortlist.features.feast.feast_store_location import SERVING
 from shortlist.serving.log.logs import item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.spec import Spec

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.backfill import parse_range
-from shortlist.features.feast_store_location import SECOND_SLOT, SERVING
-from shortlist.features.previous_fit import DayRange
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import SECOND_SLOT, SERVING
+from shortlist.features.fits.backfill import parse_range
+from shortlist.features.fits.previous_fit import DayRange
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.runs.refresh_runs import run_backfill_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, read_json

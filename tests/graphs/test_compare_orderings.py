@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from shortlist.cli.commands import app
 from shortlist.cli.compare_orderings import declared_orderings, read_lines, run_folders, scoring_model
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.split import split_days
+from shortlist.features.declared.split import split_days
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable

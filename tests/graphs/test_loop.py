@@ -15,8 +15,8 @@ from monitoring.reference.reference import Reference
 from shortlist.contracts import Columns, Files
 from shortlist.data.collected import CollectedLog
 from shortlist.data.world.answering_world import AnsweringWorld
-from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.loop.in_process_release import InProcessRelease
 from shortlist.loop.loop import LivedLoop, run_loop
 from shortlist.loop.loop_record import Loop

@@ -13,9 +13,9 @@ import yaml
 from served_days import Served
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.feast_store_location import SERVING, spec_feast_store_location
-from shortlist.features.store import connect
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import SERVING, spec_feast_store_location
+from shortlist.features.feast.store import connect
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.runs.monitoring_runs import run_monitoring_locally
 from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.spec.data import Data

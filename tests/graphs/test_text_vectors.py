@@ -15,9 +15,9 @@ from old_recommender import leave_out_recommender
 from onnx import TensorProto, helper, save
 
 from shortlist.data.world.generate import generate_log
-from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.previous_fit import newest_fit
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.fits.previous_fit import newest_fit
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.runs.local_training import run_locally
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.spec.data import GeneratedSource

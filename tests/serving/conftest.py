@@ -24,9 +24,9 @@ from shortlist.evaluation.gates.gate_report import GateReport
 from shortlist.evaluation.gates.gate_result import GateResult
 from shortlist.evaluation.gates.gates import GATES
 from shortlist.evaluation.metrics.records import Measures
-from shortlist.features.fit import fit
-from shortlist.features.publish import publish
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.rows.table import build_table
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.validation.validate_export import validate_export

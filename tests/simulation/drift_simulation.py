@@ -16,9 +16,9 @@ from monitoring.reference.distributions import Kind, make_bins
 from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.records import Finding
 from monitoring.windows.sampling import Floats
-from shortlist.features.plan import plan
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.vocabulary import ID, VALUE, ValueIds
+from shortlist.features.counts.vocabulary import ID, VALUE, ValueIds
+from shortlist.features.declared.plan import plan
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import DriftLimits

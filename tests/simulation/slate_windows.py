@@ -17,7 +17,7 @@ from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.records import WindowReport
 from shortlist.contracts import Columns
 from shortlist.data.world.answering_world import AnsweringWorld
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.loop.in_process_release import InProcessRelease
 from shortlist.loop.policies import slate_matrix
 from shortlist.slates.recommender import Slate, SlateRequest

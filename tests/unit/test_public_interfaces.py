@@ -152,8 +152,8 @@ PRIVATE = {
 }
 REPLACED = {
     # ADR 7: Feast is imported in a fifth of the processor time; both are put back at once.
-    "shortlist/features/store.py: sys.modules",
-    "shortlist/features/store.py: typeguard.typechecked",
+    "shortlist/features/feast/store.py: sys.modules",
+    "shortlist/features/feast/store.py: typeguard.typechecked",
     # The module of a compiled loop is entered as importlib's documentation says ("importing a source file directly").
     "shortlist/serving/export/program/compiling.py: sys.modules",
     # ADR 3: kfp.local has no hook for the order of tasks, for their processes, or for its cache; all are put back.

@@ -12,7 +12,7 @@ import pytest
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.counting import day_digest
+from shortlist.features.fits.counting import day_digest
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.row_digest import DIGESTS, RowDigest, row_columns, row_hashes

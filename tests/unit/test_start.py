@@ -24,8 +24,8 @@ STEPS = (
     "shortlist.data.ingest",
     "shortlist.data.until",
     "shortlist.data.validate",
-    "shortlist.features.fit",
-    "shortlist.features.table",
+    "shortlist.features.fits.fit",
+    "shortlist.features.rows.table",
     "shortlist.storage.tables",
     "shortlist.tracking.steps",
 )
@@ -55,7 +55,7 @@ def test_loading_feast_imports_no_torch_patches_no_typeguard_and_makes_no_folder
     code = """
 import os, sys, typeguard
 before = typeguard.typechecked
-from shortlist.features import store
+from shortlist.features.feast import store
 store._import_feast()
 print("feast" in sys.modules, "torch" in sys.modules, typeguard.typechecked is before)
 print(*(name for name in os.environ if name.startswith("PROMETHEUS_")), flush=True)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
-from shortlist.features.graph import Graph
+from shortlist.features.declared.graph import Graph
 
 FP32: Final = 1
 FP64: Final = 11

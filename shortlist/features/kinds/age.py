@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, NumberQuery, limit_for, log1p
-from shortlist.features.graph import Graph
+from shortlist.features.declared.feature_kind import ColumnwiseFeature, Fitted, NumberQuery, limit_for, log1p
+from shortlist.features.declared.graph import Graph
 from shortlist.system.query_engine import Engine
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Self
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns, PlanError
-from shortlist.features.feature_kind import Fitted, NumberQuery, WindowedFeature, log1p, window_sum_nodes
-from shortlist.features.graph import Graph
-from shortlist.features.keyed import KeyedView, with_rows
-from shortlist.features.static_view_plan import check_holds_items
+from shortlist.features.counts.keyed import KeyedView, with_rows
+from shortlist.features.declared.feature_kind import Fitted, NumberQuery, WindowedFeature, log1p, window_sum_nodes
+from shortlist.features.declared.graph import Graph
+from shortlist.features.declared.static_view_plan import check_holds_items
+from shortlist.features.values.columns import DeclaredColumns, PlanError
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_history
 from shortlist.system.query_engine import Engine

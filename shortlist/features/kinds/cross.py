@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal, Self
 import polars as pl
 from pydantic import Field
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, OutputForm
-from shortlist.features.graph import Graph
+from shortlist.features.declared.feature_interfaces import DeclaredIds, IdOutputs
+from shortlist.features.declared.feature_kind import FeatureKind, FeatureName, Fitted, OutputForm
+from shortlist.features.declared.graph import Graph
 from shortlist.features.kinds.hash import bucket_id_nodes, bucket_ids
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.spec.base import Names
 from shortlist.spec.features import LearningSettings
 from shortlist.system.query_engine import Engine

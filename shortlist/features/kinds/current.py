@@ -10,12 +10,12 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, KeyedFeature, NumberQuery, log1p, view_column, view_number
-from shortlist.features.graph import Graph, constant_per_output
-from shortlist.features.keyed import KeyedView, Total, with_rows
+from shortlist.features.counts.keyed import KeyedView, Total, with_rows
+from shortlist.features.declared.feature_kind import Fitted, KeyedFeature, NumberQuery, log1p, view_column, view_number
+from shortlist.features.declared.graph import Graph, constant_per_output
 from shortlist.features.kinds.target import NO_ROWS_MEAN
-from shortlist.features.open_counts import open_positives_column, open_rows_column, open_settled_column
+from shortlist.features.live.open_counts import open_positives_column, open_rows_column, open_settled_column
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.features import StreamedFeature, owner_of

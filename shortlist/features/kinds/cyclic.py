@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import SECOND_OF_DAY, WEEKDAY
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
-from shortlist.features.graph import Graph, constant_per_output
+from shortlist.features.declared.feature_kind import FeatureKind, FeatureName, Fitted
+from shortlist.features.declared.graph import Graph, constant_per_output
+from shortlist.features.values.columns import SECOND_OF_DAY, WEEKDAY
 from shortlist.system.execution import count_cpu_operation
 from shortlist.system.query_engine import Engine
 

@@ -10,8 +10,19 @@ import polars as pl
 from pydantic import field_validator
 
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.derived_columns import DerivedColumn
+from shortlist.features.counts.keyed import LAST_TIME, KeyedView, Total, with_rows
+from shortlist.features.declared.feature_interfaces import DerivingFeature
+from shortlist.features.declared.feature_kind import (
+    FeatureKind,
+    FeatureName,
+    Fitted,
+    NumberQuery,
+    feature_number,
+    view_column,
+    view_number,
+    view_value,
+)
+from shortlist.features.declared.graph import Graph
 from shortlist.features.expressions.operations import (
     FP32,
     FP64,
@@ -36,21 +47,10 @@ from shortlist.features.expressions.syntax import (
     leaves,
     parse_feature,
 )
-from shortlist.features.feature_interfaces import DerivingFeature
-from shortlist.features.feature_kind import (
-    FeatureKind,
-    FeatureName,
-    Fitted,
-    NumberQuery,
-    feature_number,
-    view_column,
-    view_number,
-    view_value,
-)
-from shortlist.features.graph import Graph
-from shortlist.features.hashing import NO_CODE
-from shortlist.features.keyed import LAST_TIME, KeyedView, Total, with_rows
 from shortlist.features.kinds.target import mean_measures
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.derived_columns import DerivedColumn
+from shortlist.features.values.hashing import NO_CODE
 from shortlist.spec.data import Data
 from shortlist.spec.features import FeatureReader, check_is_outcome, declared_column
 from shortlist.system.query_engine import Engine

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
-from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, OutputForm
-from shortlist.features.graph import Graph
-from shortlist.features.hashing import LIMB, NO_CODE, NULL_IN_LIST, PRIME, ROUND_KEYS, codes_of, with_buckets
-from shortlist.features.lists import map_column
+from shortlist.features.declared.feature_interfaces import DeclaredIds, IdOutputs
+from shortlist.features.declared.feature_kind import ColumnwiseFeature, Fitted, OutputForm
+from shortlist.features.declared.graph import Graph
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import LIMB, NO_CODE, NULL_IN_LIST, PRIME, ROUND_KEYS, codes_of, with_buckets
+from shortlist.features.values.lists import map_column
 from shortlist.spec.features import LearningSettings
 from shortlist.system.query_engine import Engine, collect
 
@@ -103,7 +103,7 @@ def bucket_id_nodes(graph: Graph, crosses: Sequence[tuple[tuple[str, ...], int]]
 
 
 def _hash_nodes(graph: Graph, codes: Sequence[str], buckets: np.ndarray, nulls: Sequence[int]) -> str:
-    """Return `shortlist.features.hashing.with_buckets` of code tensors, one round per tensor and limb."""
+    """Return `shortlist.features.values.hashing.with_buckets` of code tensors, one round per tensor and limb."""
     add = graph.add
     mixed, is_missing = "", ""
     for code in codes:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, Self
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, KeyedFeature, NumberQuery, view_column, view_value
-from shortlist.features.graph import Graph, constant_per_output
-from shortlist.features.keyed import KeyedView
+from shortlist.features.counts.keyed import KeyedView
+from shortlist.features.declared.feature_kind import Fitted, KeyedFeature, NumberQuery, view_column, view_value
+from shortlist.features.declared.graph import Graph, constant_per_output
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
 from shortlist.system.query_engine import Engine

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import polars as pl
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import StandardisedFeature
-from shortlist.features.feature_kind import (
+from shortlist.features.counts.moments import NumberMoments
+from shortlist.features.declared.feature_interfaces import StandardisedFeature
+from shortlist.features.declared.feature_kind import (
     ColumnwiseFeature,
     Fitted,
     Limit,
@@ -21,8 +21,8 @@ from shortlist.features.feature_kind import (
     limit_for,
     log1p,
 )
-from shortlist.features.graph import Graph, constant_per_output
-from shortlist.features.moments import NumberMoments
+from shortlist.features.declared.graph import Graph, constant_per_output
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.system.query_engine import Engine
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shortlist.features.feature_kind import FeatureKind
+from shortlist.features.declared.feature_kind import FeatureKind
 from shortlist.features.kinds.age import AgeFeature
 from shortlist.features.kinds.count import CountFeature
 from shortlist.features.kinds.cross import CrossFeature

@@ -10,18 +10,18 @@ import polars as pl
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import DeclaredIds, EventListFeature, IdOutputs, VectorOutputs
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, OutputForm, view_column
-from shortlist.features.graph import Graph
-from shortlist.features.hashing import NO_CODE
-from shortlist.features.joined_lists import ItemColumn, JoinedList
-from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, NewestEvents
+from shortlist.features.counts.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, NewestEvents
+from shortlist.features.counts.vocabulary import VocabularyLimits
+from shortlist.features.declared.feature_interfaces import DeclaredIds, EventListFeature, IdOutputs, VectorOutputs
+from shortlist.features.declared.feature_kind import FeatureKind, FeatureName, Fitted, OutputForm, view_column
+from shortlist.features.declared.graph import Graph
+from shortlist.features.declared.joined_lists import ItemColumn, JoinedList
 from shortlist.features.kinds.vocabulary import vocabulary_id_nodes
-from shortlist.features.lists import map_values
-from shortlist.features.open_events import OpenList
-from shortlist.features.vectors import Matrix, matrix, vector_series
-from shortlist.features.vocabulary import VocabularyLimits
+from shortlist.features.live.open_events import OpenList
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import NO_CODE
+from shortlist.features.values.lists import map_values
+from shortlist.features.values.vectors import Matrix, matrix, vector_series
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock, SideTable
 from shortlist.spec.features import StreamedFeature, declared_column, owner_of, refuse_placement

@@ -13,18 +13,18 @@ import polars as pl
 from pydantic import BeforeValidator, Field, model_validator
 
 from shortlist.contracts import Columns, DataError
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import EventListFeature, TrainedFeature
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
-from shortlist.features.graph import Graph
-from shortlist.features.hashing import NO_CODE
-from shortlist.features.joined_lists import JoinedList
-from shortlist.features.keyed import NEWEST_VALUES, KeyedView
+from shortlist.features.counts.keyed import NEWEST_VALUES, KeyedView
+from shortlist.features.counts.tiles import microseconds, start_of
+from shortlist.features.declared.feature_interfaces import EventListFeature, TrainedFeature
+from shortlist.features.declared.feature_kind import FeatureKind, FeatureName, Fitted
+from shortlist.features.declared.graph import Graph
+from shortlist.features.declared.joined_lists import JoinedList
+from shortlist.features.declared.training_log import TrainingLog
 from shortlist.features.kinds.sequence import SequenceFeature, single_key_column
 from shortlist.features.kinds.session_scores import FACTS_FILE, SessionModelFacts, SessionModels
-from shortlist.features.open_events import OpenList
-from shortlist.features.tiles import microseconds, start_of
-from shortlist.features.training_log import TrainingLog
+from shortlist.features.live.open_events import OpenList
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import NO_CODE
 from shortlist.spec.data import Data
 from shortlist.spec.features import StreamedFeature
 from shortlist.storage.artefacts import IntegrityError, read_json

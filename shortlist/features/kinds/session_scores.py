@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shortlist.features.graph import ML, Graph
-from shortlist.features.hashing import NO_CODE
+from shortlist.features.counts.tiles import microseconds, moment_of, start_of
+from shortlist.features.counts.vocabulary import ValueIds
+from shortlist.features.declared.graph import ML, Graph
 from shortlist.features.kinds.vocabulary import vocabulary_codes
-from shortlist.features.lists import map_values
-from shortlist.features.tiles import microseconds, moment_of, start_of
-from shortlist.features.vocabulary import ValueIds
+from shortlist.features.values.hashing import NO_CODE
+from shortlist.features.values.lists import map_values
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 from shortlist.system.execution import count_cpu_operation
 

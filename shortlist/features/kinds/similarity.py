@@ -8,12 +8,12 @@ from typing import Literal, Self
 import numpy as np
 import polars as pl
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import MeanVectorFeature, SinglePrecisionNodes
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
-from shortlist.features.graph import Graph
-from shortlist.features.static_view_plan import MeanView, check_holds_items
-from shortlist.features.vectors import matrix, normalised
+from shortlist.features.declared.feature_interfaces import MeanVectorFeature, SinglePrecisionNodes
+from shortlist.features.declared.feature_kind import FeatureKind, FeatureName, Fitted
+from shortlist.features.declared.graph import Graph
+from shortlist.features.declared.static_view_plan import MeanView, check_holds_items
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.vectors import matrix, normalised
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_history, owner_of
 from shortlist.system.execution import count_cpu_operation

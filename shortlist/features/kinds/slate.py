@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, Self
 import polars as pl
 from pydantic import Field, model_validator
 
-from shortlist.features.columns import DeclaredColumns, PlanError
-from shortlist.features.feature_interfaces import SlateComparison, StandardisedFeature
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, NumberQuery, computed_column
-from shortlist.features.graph import Graph
-from shortlist.features.slates import SlateStatistic, SlateValue
+from shortlist.features.declared.feature_interfaces import SlateComparison, StandardisedFeature
+from shortlist.features.declared.feature_kind import FeatureKind, FeatureName, Fitted, NumberQuery, computed_column
+from shortlist.features.declared.graph import Graph
+from shortlist.features.declared.slates import SlateStatistic, SlateValue
+from shortlist.features.values.columns import DeclaredColumns, PlanError
 from shortlist.spec.data import Data
 from shortlist.spec.features import CandidateComparison, FeatureReader
 from shortlist.system.query_engine import Engine

@@ -10,10 +10,10 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, NumberQuery, WindowedFeature, window_sum_nodes
-from shortlist.features.graph import Graph, constant_per_output
-from shortlist.features.keyed import KeyedView, with_rows
+from shortlist.features.counts.keyed import KeyedView, with_rows
+from shortlist.features.declared.feature_kind import Fitted, NumberQuery, WindowedFeature, window_sum_nodes
+from shortlist.features.declared.graph import Graph, constant_per_output
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome

@@ -10,10 +10,18 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, KeyedFeature, NumberQuery, limit_for, log1p, view_column, view_value
-from shortlist.features.graph import Graph, constant_per_output
-from shortlist.features.keyed import LAST_TIME, KeyedView
+from shortlist.features.counts.keyed import LAST_TIME, KeyedView
+from shortlist.features.declared.feature_kind import (
+    Fitted,
+    KeyedFeature,
+    NumberQuery,
+    limit_for,
+    log1p,
+    view_column,
+    view_value,
+)
+from shortlist.features.declared.graph import Graph, constant_per_output
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.system.query_engine import Engine
 
 _HOUR_US: Final = 3_600_000_000

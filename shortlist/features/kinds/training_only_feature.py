@@ -9,8 +9,8 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import Columns
-from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, NumberQuery
-from shortlist.features.graph import Graph, constant_per_output
+from shortlist.features.declared.feature_kind import ColumnwiseFeature, Fitted, NumberQuery
+from shortlist.features.declared.graph import Graph, constant_per_output
 from shortlist.spec.data import Data
 from shortlist.spec.features import LearningSettings, declared_column, refuse_placement
 from shortlist.system.query_engine import Engine

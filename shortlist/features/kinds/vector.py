@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 import polars as pl
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import VectorOutputs
-from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, OutputForm
-from shortlist.features.graph import Graph
-from shortlist.features.vectors import matrix, normalised, vector_series
+from shortlist.features.declared.feature_interfaces import VectorOutputs
+from shortlist.features.declared.feature_kind import ColumnwiseFeature, Fitted, OutputForm
+from shortlist.features.declared.graph import Graph
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.vectors import matrix, normalised, vector_series
 from shortlist.system.execution import count_cpu_operation
 from shortlist.system.query_engine import Engine
 

@@ -9,13 +9,13 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
-from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, OutputForm
-from shortlist.features.graph import ML, ExportError, Graph
-from shortlist.features.hashing import NO_CODE, NULL_IN_LIST, codes_of
-from shortlist.features.lists import map_column
-from shortlist.features.vocabulary import VocabularyLimits
+from shortlist.features.counts.vocabulary import VocabularyLimits
+from shortlist.features.declared.feature_interfaces import DeclaredIds, IdOutputs
+from shortlist.features.declared.feature_kind import ColumnwiseFeature, Fitted, OutputForm
+from shortlist.features.declared.graph import ML, ExportError, Graph
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import NO_CODE, NULL_IN_LIST, codes_of
+from shortlist.features.values.lists import map_column
 from shortlist.system.query_engine import Engine
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
 from shortlist.rollout.local.fleet import LocalFleet

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.hashing import codes_of
-from shortlist.features.vectors import matrix
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import codes_of
+from shortlist.features.values.vectors import matrix
 from shortlist.serving.export.signature import (
     CODES,
     NO_CODE,

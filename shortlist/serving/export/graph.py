@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from shortlist.features.feature_interfaces import IdOutputs, SinglePrecisionNodes, VectorOutputs
-from shortlist.features.feature_kind import FeatureKind
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.declared.feature_interfaces import IdOutputs, SinglePrecisionNodes, VectorOutputs
+from shortlist.features.declared.feature_kind import FeatureKind
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.serving.export.graph_builder import ROWS, ExportError, GraphBuilder, tensor_info
 from shortlist.serving.export.graph_inputs import GraphInputs, describe_tensors
 from shortlist.serving.export.signature import Signature

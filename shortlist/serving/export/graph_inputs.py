@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.graph import Graph
+from shortlist.features.declared.graph import Graph
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, tensor_info
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, ListInput, Signature, VectorInput
 

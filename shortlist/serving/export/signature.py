@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shortlist.contracts import score_column
-from shortlist.features import columns, hashing
+from shortlist.features.values import columns, hashing
 from shortlist.serving.export.calibration import Calibration
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
@@ -65,7 +65,7 @@ class Signature(_Part):
     """The tensors of an exported model, in the order of its inputs; a tensor without columns is left out.
 
     Columns have the names of looked-up rows: a declared column, `<side table>:<column>`, `<view>:<feature>`, or a
-    column of the clock. Texts are sent as 62-bit fingerprints (`shortlist.features.hashing.codes_of`).
+    column of the clock. Texts are sent as 62-bit fingerprints (`shortlist.features.values.hashing.codes_of`).
 
     numbers: FP64, shape (rows, columns); NaN is null. Dates are days, times microseconds since 1970-01-01 UTC.
     codes: INT64, shape (rows, columns); integers as they are, texts as fingerprints, NO_CODE is null.

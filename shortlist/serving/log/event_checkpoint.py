@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from shortlist.features.open_events import AnsweredRequest, OpenRequest, RowOutcome, StreamingPlan
-from shortlist.features.open_sessions import Sessions
-from shortlist.features.open_tiles import BEFORE_ALL_TIMES, OpenState, Pending, TileCounts
+from shortlist.features.live.open_events import AnsweredRequest, OpenRequest, RowOutcome, StreamingPlan
+from shortlist.features.live.open_sessions import Sessions
+from shortlist.features.live.open_tiles import BEFORE_ALL_TIMES, OpenState, Pending, TileCounts
 from shortlist.storage.append_log.segments import frame, iter_frames
 
 SUFFIX: Final = ".checkpoint"

@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from shortlist.features.open_events import AnsweredRequest
+from shortlist.features.live.open_events import AnsweredRequest
 from shortlist.storage.append_log.reader import StreamReader
 from shortlist.storage.append_log.segments import Damage, remove_segments
 from shortlist.storage.append_log.writer import stream_id, streams

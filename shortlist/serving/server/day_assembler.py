@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.plan import Plan
-from shortlist.features.slates import SLATE
-from shortlist.features.tiles import moment_of
-from shortlist.features.vectors import matrix
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.counts.tiles import moment_of
+from shortlist.features.declared.plan import Plan
+from shortlist.features.declared.slates import SLATE
+from shortlist.features.stored_views.view_index import ViewIndex
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.vectors import matrix
 from shortlist.serving.export.signature import Signature
 from shortlist.serving.server.features.columns import Column, Ragged, to_codes
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SCORE, Signature
 from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
@@ -26,7 +26,7 @@ from shortlist.storage.artefacts import verify_manifest
 MODEL: Final = "model"
 """Folder of the model's files, with their manifest."""
 LOOKUP: Final = "lookup"
-"""Folder of the views in which rows are looked up; see `shortlist.features.scored_views`."""
+"""Folder of the views in which rows are looked up; see `shortlist.features.stored_views.scored_views`."""
 
 _CHUNK_ROWS: Final = 4_096
 

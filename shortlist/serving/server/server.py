@@ -18,8 +18,8 @@ import uvloop
 from pydantic import ValidationError
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.plan import Plan
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.declared.plan import Plan
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import prediction_schema

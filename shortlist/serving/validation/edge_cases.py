@@ -14,7 +14,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.reading.convert import convert_columns
-from shortlist.features.columns import DeclaredColumns
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.server.day_assembler import DayAssembler

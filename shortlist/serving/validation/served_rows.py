@@ -14,11 +14,11 @@ import polars as pl
 from shortlist.contracts import Columns, DataError, Files, score_column
 from shortlist.evaluation.metrics.measure import scores_file
 from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.slates import SLATE
-from shortlist.features.table_rows import read_day
-from shortlist.features.transform import Transformer
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.declared.slates import SLATE
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.rows.table_rows import read_day
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.day_assembler import DayAssembler

@@ -30,9 +30,9 @@ from shortlist.evaluation.metrics.list_metrics import Relevant, coverage, list_m
 from shortlist.evaluation.metrics.ranking import NDCG_AT
 from shortlist.evaluation.value.evaluation import POPULAR
 from shortlist.evaluation.value.evaluation import SLATES as VALUED_SLATES
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.split import split_days
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.declared.split import split_days
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.onnx_session import open_scorer
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.server.features.snapshot import Snapshot, load_with_users

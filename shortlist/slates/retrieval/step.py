@@ -7,7 +7,7 @@ from typing import Final
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gates.retrieval import EVALUATION
-from shortlist.features.split import split_days
+from shortlist.features.declared.split import split_days
 from shortlist.slates.retrieval.evaluate import evaluate_retrieval
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shortlist.features.vectors import matrix
+from shortlist.features.values.vectors import matrix
 from shortlist.storage.artefacts import read_json, write_json
 
 Matrix = NDArray[np.float32]

@@ -20,8 +20,8 @@ from shortlist.evaluation.value.estimate import (
 )
 from shortlist.evaluation.value.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from shortlist.evaluation.value.evaluation import BEST_POSSIBLE
-from shortlist.features.split import split_days
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.declared.split import split_days
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.validation.slate_value import collect_list_evidence, true_values
 from shortlist.serving.validation.slates import ItemScores, PairScorer, TestRequests, read_requests, slate_rows
 from shortlist.slates.candidate_columns import SCORE, check_slates

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sqlalchemy import delete
 
-from shortlist.features.feast_environment import environment_variables, silence_feast, temporary_environment
-from shortlist.features.feast_store_location import SECOND_SLOT, spec_feast_store_location
-from shortlist.features.store import _open
+from shortlist.features.feast.feast_environment import environment_variables, silence_feast, temporary_environment
+from shortlist.features.feast.feast_store_location import SECOND_SLOT, spec_feast_store_location
+from shortlist.features.feast.store import _open
 from shortlist.kubeflow.training_runs import storage_config
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec

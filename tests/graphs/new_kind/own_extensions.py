@@ -15,10 +15,10 @@ from pydantic import Field
 from shortlist.contracts import Columns
 from shortlist.evaluation.gates.gate_result import GateResult
 from shortlist.evaluation.gates.gates import Case, Gate
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, KeyedFeature, NumberQuery, view_column, view_number
-from shortlist.features.graph import Graph
-from shortlist.features.keyed import ROWS, KeyedView, Total
+from shortlist.features.counts.keyed import ROWS, KeyedView, Total
+from shortlist.features.declared.feature_kind import Fitted, KeyedFeature, NumberQuery, view_column, view_number
+from shortlist.features.declared.graph import Graph
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.spec.base import Section
 from shortlist.spec.runtime import FileOf, OnlineStore
 from shortlist.system.query_engine import Engine

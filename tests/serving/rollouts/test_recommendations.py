@@ -16,7 +16,7 @@ from tritonclient import grpc as triton_grpc
 
 from shortlist.deployment.refreshed_releases import refresh_releases
 from shortlist.deployment.slate_explanation import explain
-from shortlist.features.feast_store_location import feast_store_location
+from shortlist.features.feast.feast_store_location import feast_store_location
 from shortlist.rollout.states.phases import Phase
 from shortlist.slates.refreshed_releases import RELEASES, announced_releases
 

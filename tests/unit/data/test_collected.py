@@ -16,10 +16,10 @@ from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, BatchCounts, Coll
 from shortlist.data.ingest import ingest
 from shortlist.data.rules.quarantine import QUARANTINE_SCHEMA
 from shortlist.data.validate import validate
-from shortlist.features.backfill import recount
-from shortlist.features.feature_changes import compare_fits
-from shortlist.features.fit import fit
-from shortlist.features.previous_fit import DayRange
+from shortlist.features.fits.backfill import recount
+from shortlist.features.fits.feature_changes import compare_fits
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.previous_fit import DayRange
 from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features

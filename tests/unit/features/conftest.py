@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Files
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
-from shortlist.features.transform import Transformer
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates

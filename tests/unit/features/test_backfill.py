@@ -9,16 +9,16 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError, Files, ShortlistError
-from shortlist.features import counting
-from shortlist.features.backfill import parse_range, recount
-from shortlist.features.feast_store_location import SECOND_SLOT, SERVING, feast_store_location
-from shortlist.features.feature_changes import compare_fits, served_until
-from shortlist.features.fit import fit, fit_incrementally
-from shortlist.features.materialised import MaterialisationRecord
-from shortlist.features.previous_fit import DayRange, newest_fit
-from shortlist.features.publish import publish
-from shortlist.features.store import connect, user_reader
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import SECOND_SLOT, SERVING, feast_store_location
+from shortlist.features.feast.materialised import MaterialisationRecord
+from shortlist.features.feast.store import connect, user_reader
+from shortlist.features.fits import counting
+from shortlist.features.fits.backfill import parse_range, recount
+from shortlist.features.fits.feature_changes import compare_fits, served_until
+from shortlist.features.fits.fit import fit, fit_incrementally
+from shortlist.features.fits.previous_fit import DayRange, newest_fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, DataError
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

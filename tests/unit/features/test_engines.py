@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shortlist.contracts import Files
-from shortlist.features import lookup
 from shortlist.features.engines.registry import FEATURE_ENGINES
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
+from shortlist.features.stored_views import lookup
 from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features

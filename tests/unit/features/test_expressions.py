@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.declared.feature_kind import Fitted
+from shortlist.features.declared.plan import plan
 from shortlist.features.expressions.syntax import parse_feature
-from shortlist.features.feature_kind import Fitted
 from shortlist.features.kinds.expression import ExpressionFeature
-from shortlist.features.plan import plan
+from shortlist.features.values.columns import DeclaredColumns, PlanError
 from shortlist.serving.export.graph_builder import GraphBuilder, tensor_info
 from shortlist.serving.export.graph_inputs import GraphInputs, describe_tensors
 from shortlist.spec.data import Data

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.features.columns import IncompatibleFitError
-from shortlist.features.fit import fit_incrementally
-from shortlist.features.previous_fit import newest_fit
-from shortlist.features.publish import announce_views
-from shortlist.features.tiles import start_of
+from shortlist.features.counts.tiles import start_of
+from shortlist.features.fits.fit import fit_incrementally
+from shortlist.features.fits.previous_fit import newest_fit
+from shortlist.features.fits.publish import announce_views
+from shortlist.features.values.columns import IncompatibleFitError
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime

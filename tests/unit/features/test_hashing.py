@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.features.hashing import LIMB, PRIME, ROUND_KEYS, TEXT_BASES, codes_of, with_buckets
+from shortlist.features.values.hashing import LIMB, PRIME, ROUND_KEYS, TEXT_BASES, codes_of, with_buckets
 
 
 def buckets_of(*columns: list[int | None], buckets: int) -> list[int]:

@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.fit import fit
-from shortlist.features.integer_count import IntegerCount, is_large
-from shortlist.features.integers import COMPILED_MIN_ROWS, COMPILED_MIN_VALUES, IdTable, ValueCounts
-from shortlist.features.keyed import KeyedView, Total
-from shortlist.features.lookup_table import LookupTable
-from shortlist.features.plan import plan
-from shortlist.features.ranges import key_ranges, read_range, write_frames
-from shortlist.features.statistics import KeyCount, count, countable
-from shortlist.features.vocabulary import VALUE, ValueIds, VocabularyLimits, build_vocabulary
+from shortlist.features.counts.integer_count import IntegerCount, is_large
+from shortlist.features.counts.keyed import KeyedView, Total
+from shortlist.features.counts.statistics import KeyCount, count, countable
+from shortlist.features.counts.vocabulary import VALUE, ValueIds, VocabularyLimits, build_vocabulary
+from shortlist.features.declared.plan import plan
+from shortlist.features.fits.fit import fit
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.integers import COMPILED_MIN_ROWS, COMPILED_MIN_VALUES, IdTable, ValueCounts
+from shortlist.features.values.lookup_table import LookupTable
+from shortlist.features.values.ranges import key_ranges, read_range, write_frames
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.load import load_spec
@@ -132,8 +132,9 @@ def test_looking_up_few_values_loads_no_compiler(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pl.DataFrame({VALUE: [30, 10, 20]}).write_parquet(path)
     program = (
-        "import sys; from pathlib import Path; import polars as pl; from shortlist.features.vocabulary import ValueIds;"
-        "import shortlist.features.transform, shortlist.features.fit;"
+        "import sys; from pathlib import Path; import polars as pl;"
+        "from shortlist.features.counts.vocabulary import ValueIds;"
+        "import shortlist.features.rows.transform, shortlist.features.fits.fit;"
         f"print(ValueIds(Path({str(path)!r})).ids(pl.Series([20, None, 5])).to_list(), 'numba' in sys.modules)"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -182,7 +183,7 @@ def test_views_with_more_than_row_counts_of_one_integer_are_counted_by_queries(w
 
 
 def test_a_gpu_counts_by_queries(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.integer_count.resolve_engine", lambda engine: engine)
+    monkeypatch.setattr("shortlist.features.counts.integer_count.resolve_engine", lambda engine: engine)
     assert not IntegerCount.suits(KeyedView(("item_id",)), DeclaredColumns(world.data), "gpu")
 
 
@@ -256,7 +257,7 @@ def test_compiled_loops_write_the_same_fit(world: Any, tmp_path: Path, monkeypat
     columns = [{"kind": "vocabulary", "each": ["item_id", "page"], "min_rows": 3}]
     features = Features.model_validate({"columns": columns})
     for name, large in (("small", COMPILED_MIN_VALUES), ("large", 0)):
-        monkeypatch.setattr("shortlist.features.integer_count.COMPILED_MIN_VALUES", large)
+        monkeypatch.setattr("shortlist.features.counts.integer_count.COMPILED_MIN_VALUES", large)
         fit(world.data, features, Gates(), Runtime(engine="cpu"), log, tmp_path / name)
     files = sorted(path.relative_to(tmp_path / "small") for path in (tmp_path / "small").rglob("*.parquet"))
     assert {path.parts[0] for path in files} >= {"statistics", "vocabularies"}

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 
-from shortlist.features import feature_interfaces
-from shortlist.features.feature_kind import FeatureKind
+from shortlist.features.declared import feature_interfaces
+from shortlist.features.declared.feature_kind import FeatureKind
+from shortlist.features.declared.text_features import TextNumberFeature
 from shortlist.features.kinds.registry import FEATURE_KINDS
-from shortlist.features.text_features import TextNumberFeature
 from shortlist.spec import features as spec_features
 from shortlist.spec.base import Section
 from shortlist.spec.features import Feature

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.features.moments import NumberMoments, sum_moments
+from shortlist.features.counts.moments import NumberMoments, sum_moments
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), max_size=20)
 

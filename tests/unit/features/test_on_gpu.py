@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.features.feature_kind import limit_by_clip, limit_by_comparison
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.declared.feature_kind import limit_by_clip, limit_by_comparison
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Gpu, Runtime

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.hashing import codes_of
-from shortlist.features.keyed import KeyedView, Total, with_rows
-from shortlist.features.lists import map_values
-from shortlist.features.open_counts import OpenCounts, open_positives_column, open_rows_column, open_settled_column
-from shortlist.features.open_events import (
+from shortlist.features.counts.keyed import KeyedView, Total, with_rows
+from shortlist.features.counts.statistics import KeyCount, count, countable
+from shortlist.features.counts.tiles import TILE, Tiles, microseconds
+from shortlist.features.live.open_counts import OpenCounts, open_positives_column, open_rows_column, open_settled_column
+from shortlist.features.live.open_events import (
     AnsweredRequest,
     OpenList,
     OpenRequest,
@@ -28,11 +27,12 @@ from shortlist.features.open_events import (
     StreamingPlan,
     join_key_values,
 )
-from shortlist.features.open_lists import open_list_column
-from shortlist.features.open_sessions import OpenSessions
-from shortlist.features.open_tiles import ClosedTile, OpenTiles
-from shortlist.features.statistics import KeyCount, count, countable
-from shortlist.features.tiles import TILE, Tiles, microseconds
+from shortlist.features.live.open_lists import open_list_column
+from shortlist.features.live.open_sessions import OpenSessions
+from shortlist.features.live.open_tiles import ClosedTile, OpenTiles
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import codes_of
+from shortlist.features.values.lists import map_values
 from shortlist.serving.log.event_checkpoint import (
     EventCheckpoint,
     checkpoint_path,
@@ -357,7 +357,7 @@ def test_events_of_a_closed_tile_are_counted_as_too_late() -> None:
 
 
 def test_a_request_is_forgotten_when_its_outcomes_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.open_tiles._MIN_REMEMBERED_REQUESTS", 0)
+    monkeypatch.setattr("shortlist.features.live.open_tiles._MIN_REMEMBERED_REQUESTS", 0)
     tiles = OpenTiles(HOUR)
     for number in range(1000):
         tiles.add_request(answered_request(str(number), number))
@@ -367,7 +367,7 @@ def test_a_request_is_forgotten_when_its_outcomes_are_due(monkeypatch: pytest.Mo
 
 
 def test_outcomes_without_a_request_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
+    monkeypatch.setattr("shortlist.features.live.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
     tiles = OpenTiles(HOUR)
     for number in range(25):
         tiles.add_outcome(RowOutcome(f"never-{number}", 0, 1, at(0)))
@@ -468,7 +468,7 @@ def test_a_withdrawn_label_that_was_not_counted_is_not_subtracted() -> None:
 
 
 def test_the_number_of_outcomes_without_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
+    monkeypatch.setattr("shortlist.features.live.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
     tiles = bounded(2**20)
     for number in range(100):
         tiles.add_outcome(RowOutcome("one", 0, 1, at(number)))

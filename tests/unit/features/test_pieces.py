@@ -15,8 +15,8 @@ from benchmarks.criteo import write_tsv
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable, iter_row_groups
@@ -59,9 +59,9 @@ def test_features_of_pieces_equal_those_of_whole_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_rows: int
 ) -> None:
     for module, name in (
-        ("vocabulary", "COMPILED_MIN_ROWS"),
-        ("lookup_table", "COMPILED_MIN_ROWS"),
-        ("integer_count", "COMPILED_MIN_VALUES"),
+        ("counts.vocabulary", "COMPILED_MIN_ROWS"),
+        ("values.lookup_table", "COMPILED_MIN_ROWS"),
+        ("counts.integer_count", "COMPILED_MIN_VALUES"),
     ):
         monkeypatch.setattr(f"shortlist.features.{module}.{name}", min_rows)
     spec = criteo(tmp_path)

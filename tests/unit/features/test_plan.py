@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from shortlist.features.columns import PlanError
-from shortlist.features.keyed import Total
-from shortlist.features.plan import FeatureColumn, Plan, plan
+from shortlist.features.counts.keyed import Total
+from shortlist.features.declared.plan import FeatureColumn, Plan, plan
+from shortlist.features.values.columns import PlanError
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.feast_store_location import SERVING
+from shortlist.features.feast.feast_store_location import SERVING
+from shortlist.features.feast.store import user_reader
+from shortlist.features.fits.publish import publish
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.publish import publish
-from shortlist.features.store import user_reader
-from shortlist.features.table import build_table
+from shortlist.features.rows.table import build_table
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json

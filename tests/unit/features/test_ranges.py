@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from shortlist.features.ranges import key_ranges, scan_all, write_frames
+from shortlist.features.values.ranges import key_ranges, scan_all, write_frames
 
 
 @pytest.mark.parametrize(

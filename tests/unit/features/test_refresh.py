@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.features import publish as publishing
-from shortlist.features.feast_store_location import SERVING
-from shortlist.features.fit import fit, fit_incrementally
-from shortlist.features.materialised import MaterialisationRecord
-from shortlist.features.previous_fit import newest_fit
-from shortlist.features.publish import publish
-from shortlist.features.store import connect
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import SERVING
+from shortlist.features.feast.materialised import MaterialisationRecord
+from shortlist.features.feast.store import connect
+from shortlist.features.fits import publish as publishing
+from shortlist.features.fits.fit import fit, fit_incrementally
+from shortlist.features.fits.previous_fit import newest_fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

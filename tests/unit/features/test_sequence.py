@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.features.fit import fit
-from shortlist.features.plan import plan
-from shortlist.features.table import build_table
+from shortlist.features.declared.plan import plan
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

@@ -15,10 +15,10 @@ import pytest
 import models.sequence.scores
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.evaluation.metrics.pointwise import auc
-from shortlist.features.fit import fit
+from shortlist.features.declared.training_log import LEARNT
+from shortlist.features.fits.fit import fit
 from shortlist.features.kinds.session_scores import FACTS_FILE, INDEX_FILE, SessionModel, SessionModelFacts
-from shortlist.features.training_log import LEARNT
-from shortlist.features.transform import Transformer
+from shortlist.features.rows.transform import Transformer
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save

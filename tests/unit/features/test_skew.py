@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import ShortlistError
+from shortlist.features.feast.skew import FeatureSkewReport, check_skew
+from shortlist.features.feast.store import FeastStore, apply, connect
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.skew import FeatureSkewReport, check_skew
-from shortlist.features.store import FeastStore, apply, connect
-from shortlist.features.view_index import INDEX, StoredView, ViewColumn, ViewIndex
+from shortlist.features.stored_views.view_index import INDEX, StoredView, ViewColumn, ViewIndex
 from shortlist.storage.artefacts import write_json
 
 FIRST, SECOND, NEWEST = date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)

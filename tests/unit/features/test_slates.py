@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.features.columns import PlanError
-from shortlist.features.fit import fit
-from shortlist.features.plan import plan
-from shortlist.features.publish import publish
-from shortlist.features.slates import SLATE, slate_statistics, whole_slates
-from shortlist.features.table import build_table
+from shortlist.features.declared.plan import plan
+from shortlist.features.declared.slates import SLATE, slate_statistics, whole_slates
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.rows.table import build_table
+from shortlist.features.values.columns import PlanError
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import SpecError, parse_spec

@@ -3,7 +3,7 @@ from datetime import date
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.features.split import split_days
+from shortlist.features.declared.split import split_days
 from shortlist.spec.data import Split
 
 DAYS = [date(2026, 3, day) for day in range(1, 9)]

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import DataError
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.keyed import KeyedView, Total
-from shortlist.features.statistics import KeyCount, check_sum_range, count, countable
+from shortlist.features.counts.keyed import KeyedView, Total
+from shortlist.features.counts.statistics import KeyCount, check_sum_range, count, countable
+from shortlist.features.values.columns import DeclaredColumns
 
 VIEW = KeyedView(
     ("user_id", "words"),

@@ -19,14 +19,14 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.features import store as store_module
-from shortlist.features.feast_environment import environment_variables, silence_feast, temporary_environment
-from shortlist.features.feast_store_location import feast_store_location
+from shortlist.features.feast import store as store_module
+from shortlist.features.feast.feast_environment import environment_variables, silence_feast, temporary_environment
+from shortlist.features.feast.feast_store_location import feast_store_location
+from shortlist.features.feast.store import ROW, FeastStore, apply, connect, is_online_view, user_reader, with_answers
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.features.online_stores.registry import ONLINE_STORES
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.store import ROW, FeastStore, apply, connect, is_online_view, user_reader, with_answers
-from shortlist.features.view_index import INDEX, StoredView, ViewColumn, ViewIndex
+from shortlist.features.stored_views.view_index import INDEX, StoredView, ViewColumn, ViewIndex
 from shortlist.serving.processes.ports import free_ports
 from shortlist.spec.runtime import FileOf, OnlineStore, Runtime
 from shortlist.storage.artefacts import write_json
@@ -336,7 +336,7 @@ def test_feasts_ui_shows_the_views(views: Path, tmp_path: Path) -> None:
 def test_a_server_of_features_is_named_by_its_variable(
     views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shortlist.features.store import _public_configuration
+    from shortlist.features.feast.store import _public_configuration
 
     monkeypatch.setenv("SHORTLIST_PROJECT", "demo")
     monkeypatch.setenv("SHORTLIST_REGISTRY", json.dumps("sqlite:///registry.db"))
@@ -447,7 +447,7 @@ def test_a_killed_materialisation_can_be_repeated(store: FeastStore, views: Path
         from datetime import datetime
         from pathlib import Path
         from shortlist.features.online_stores.sqlite import SQLiteOnline
-        from shortlist.features import store as module
+        from shortlist.features.feast import store as module
         store = module.connect(Path({str(views)!r}), Path({str(tmp_path / "store")!r}), "my-spec", SQLiteOnline())
         written = store._feast._get_provider().online_store.online_write_batch
         def killed(*args, **kwargs):

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.log_shape import FurtherLabel, Positive
@@ -121,7 +121,7 @@ def test_a_log_without_user_and_item_has_no_cold_columns(world: Any) -> None:
     bare = type(world.data).model_validate(declared)
     features = Features.model_validate({"columns": [NUMBER]})
     log = world.log([world.row(day) for day in range(3)])
-    from shortlist.features.fit import fit
+    from shortlist.features.fits.fit import fit
 
     fit(bare, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")
     table = build_table(

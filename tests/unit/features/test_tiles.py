@@ -15,15 +15,15 @@ from pydantic import ValidationError
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.reading.clock import row_times
-from shortlist.features.columns import PlanError
-from shortlist.features.fit import fit
-from shortlist.features.plan import plan
-from shortlist.features.publish import publish
-from shortlist.features.store import connect
-from shortlist.features.table import build_table
-from shortlist.features.tiles import Tiles, start_of
-from shortlist.features.transform import Transformer
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.counts.tiles import Tiles, start_of
+from shortlist.features.declared.plan import plan
+from shortlist.features.feast.store import connect
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.stored_views.view_index import ViewIndex
+from shortlist.features.values.columns import PlanError
 from shortlist.spec.data import Data, RowClock
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.keyed import KeyedView
+from shortlist.features.counts.keyed import KeyedView
 
 TARGET = {"kind": "target", "key": ["topics"], "name": "rate"}
 SINCE = {"kind": "time_since", "key": ["user_id", "maker"], "name": "age"}

@@ -7,14 +7,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.features import lookup
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.keyed import KeyedView, Total
-from shortlist.features.lookup import ViewFile
-from shortlist.features.statistics import KeyCount, count, countable
-from shortlist.features.tiles import start_of
-from shortlist.features.view_index import ViewIndex
-from shortlist.features.views import ViewWriter, day_file
+from shortlist.features.counts.keyed import KeyedView, Total
+from shortlist.features.counts.statistics import KeyCount, count, countable
+from shortlist.features.counts.tiles import start_of
+from shortlist.features.stored_views import lookup
+from shortlist.features.stored_views.lookup import ViewFile
+from shortlist.features.stored_views.view_index import ViewIndex
+from shortlist.features.stored_views.views import ViewWriter, day_file
+from shortlist.features.values.columns import DeclaredColumns
 
 COUNT = {"kind": "count", "key": ["user_id"], "window_days": 2, "name": "n"}
 TARGET = {"kind": "target", "key": ["user_id"], "of": "seconds", "name": "rate"}

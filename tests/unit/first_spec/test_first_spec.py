@@ -18,8 +18,8 @@ from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.sample_check import check_sample
 from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.first_spec.draft import SpecDraft
 from shortlist.first_spec.write import choose_likeliest, draft_spec, write_spec
 from shortlist.spec.data import EventClock

@@ -24,8 +24,8 @@ from shortlist.contracts import ShortlistError
 from shortlist.data.collected import ROWS, BatchCounts, CollectedBatch, CollectedLog, CollectedRows
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.ranking.record import read_record

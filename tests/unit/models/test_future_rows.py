@@ -15,8 +15,8 @@ import yaml
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.gates import Gates
 from shortlist.spec.load import parse_spec

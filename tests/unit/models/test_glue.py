@@ -23,9 +23,9 @@ from shortlist.evaluation.blessing import verify_blessing
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.gates.gates import champion_gate
 from shortlist.evaluation.metrics.records import Champion, MetricDifference, PairedComparison
-from shortlist.features.fit import fit
-from shortlist.features.publish import publish
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import publish
+from shortlist.features.rows.table import build_table
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.serving.export.repository import verify_repository
 from shortlist.serving.validation.validate_export import validate_export

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.features.hashing import with_buckets
+from shortlist.features.values.hashing import with_buckets
 from shortlist.ranking.hash_collisions import HashCollisions, distinct_values
 
 

@@ -15,8 +15,8 @@ from models.dlrm.section import DLRMModel
 from shortlist.contracts import Columns, Files
 from shortlist.data.world.generate import generate_log
 from shortlist.evaluation.metrics.pointwise import auc
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.data import Data, GeneratedChapters, GeneratedSource
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

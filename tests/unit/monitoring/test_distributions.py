@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.reference.distributions import Bins, compared_columns, make_bins
-from shortlist.features.plan import plan
+from shortlist.features.declared.plan import plan
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import load_spec

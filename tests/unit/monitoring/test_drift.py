@@ -11,9 +11,9 @@ from monitoring.drift.drift import find_drift
 from monitoring.reference.distributions import Bins
 from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.records import Finding
-from shortlist.features.plan import plan
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.vocabulary import ValueIds
+from shortlist.features.counts.vocabulary import ValueIds
+from shortlist.features.declared.plan import plan
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import DriftLimits

@@ -21,7 +21,7 @@ from monitoring.reference.reference import Reference, build_reference
 from monitoring.reference.reference_parts import ColumnReference, ShownReference
 from monitoring.windows.known_columns import SLATE_SIZE
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.features.fit import fit
+from shortlist.features.fits.fit import fit
 from shortlist.serving.traffic.sessions import Sessions
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features

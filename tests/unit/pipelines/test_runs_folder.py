@@ -12,7 +12,7 @@ import pytest
 
 from shortlist.cli.options import find_spec
 from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
 from shortlist.runs.runs_folder import RunsFolder, open_runs_folder, recalled_spec
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.storage_config import StorageConfig

@@ -11,7 +11,7 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from shortlist.contracts import DataError
-from shortlist.features.vectors import normalised
+from shortlist.features.values.vectors import normalised
 from shortlist.slates.retrieval.index import VECTORS
 from shortlist.slates.retrieval.item_content import ItemContent
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval, refresh_retrieval

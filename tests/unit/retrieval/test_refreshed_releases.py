@@ -11,7 +11,7 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from components.release import refresh_releases
-from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feast.feast_store_location import spec_feast_store_location
 from shortlist.slates.refreshed_releases import RefreshedRelease, announced_releases
 from shortlist.slates.release import write_release
 from shortlist.slates.retrieval.retriever import fit_retrieval

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shortlist.features.open_events import AnsweredRequest, StreamingPlan
-from shortlist.features.tiles import Tiles
+from shortlist.features.counts.tiles import Tiles
+from shortlist.features.live.open_events import AnsweredRequest, StreamingPlan
 from shortlist.serving.log import event_checkpoint
 from shortlist.serving.log.event_checkpoint import checkpoint_path, read_checkpoint
 from shortlist.serving.log.event_log import EventReader, encode_event

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from shortlist.features.open_events import AnsweredRequest
+from shortlist.features.live.open_events import AnsweredRequest
 from shortlist.serving.log.event_log import EventReader, encode_event, remove_old_events
 from shortlist.storage.append_log.writer import open_free_stream
 

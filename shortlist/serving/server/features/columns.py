@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shortlist.features.hashing import codes_of
+from shortlist.features.values.hashing import codes_of
 from shortlist.serving.export.signature import NO_CODE, NULL_IN_LIST
 
 Numbers = NDArray[np.float64]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.derived_columns import DerivedColumn, log_derived_columns
-from shortlist.features.joined_lists import JoinedList
-from shortlist.features.keyed import LAST_TIME, KeyedView
-from shortlist.features.open_counts import open_count_columns
-from shortlist.features.plan import Plan, PlannedView
+from shortlist.features.counts.keyed import LAST_TIME, KeyedView
+from shortlist.features.declared.joined_lists import JoinedList
+from shortlist.features.declared.plan import Plan, PlannedView
+from shortlist.features.live.open_counts import open_count_columns
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.derived_columns import DerivedColumn, log_derived_columns
 from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY, Signature
 
 Role = Literal["number", "code", "list", "tags", "vector"]

@@ -9,7 +9,7 @@ from datetime import datetime
 import polars as pl
 
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.server.features.feature_requirements import LookupStep
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.features.view_table import ViewTable

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.feast.feast_store_location import FeastStoreLocation, feast_store_location
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.server.features.refresher import Refresher
 from shortlist.serving.server.features.snapshot import Snapshot, load_snapshot
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler

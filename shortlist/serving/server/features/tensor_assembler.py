@@ -12,10 +12,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
-from shortlist.features.joined_lists import ItemColumn, JoinedList
-from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES
-from shortlist.features.plan import Plan
-from shortlist.features.slates import SlateValue, slate_features
+from shortlist.features.counts.keyed import NEWEST_TIMES, NEWEST_VALUES
+from shortlist.features.declared.joined_lists import ItemColumn, JoinedList
+from shortlist.features.declared.plan import Plan
+from shortlist.features.declared.slates import SlateValue, slate_features
 from shortlist.serving.export.signature import CODES, NO_CODE, NULL_IN_LIST, NUMBERS, Signature
 from shortlist.serving.server.features.clock import clock_columns
 from shortlist.serving.server.features.columns import (

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shortlist.features.store import UserReader, user_reader
+from shortlist.features.feast.store import UserReader, user_reader
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.features.columns import Codes, Ragged, Tags, TextCodes, Vectors
 from shortlist.serving.server.features.feature_requirements import LookupStep

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import DataError
-from shortlist.features.vectors import matrix
+from shortlist.features.values.vectors import matrix
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.features.columns import (
     Codes,

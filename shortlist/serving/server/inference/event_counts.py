@@ -17,8 +17,9 @@ import polars as pl
 from polars.exceptions import PanicException
 
 from shortlist.contracts import Columns
-from shortlist.features.open_counts import open_positives_column, open_rows_column, open_settled_column
-from shortlist.features.open_events import (
+from shortlist.features.counts.tiles import moment_of
+from shortlist.features.live.open_counts import open_positives_column, open_rows_column, open_settled_column
+from shortlist.features.live.open_events import (
     AnsweredRequest,
     Key,
     OpenList,
@@ -27,10 +28,9 @@ from shortlist.features.open_events import (
     join_key_values,
     key_name,
 )
-from shortlist.features.open_lists import open_list_column
-from shortlist.features.open_sessions import EventLists
-from shortlist.features.open_tiles import ClosedTile, OpenTiles
-from shortlist.features.tiles import moment_of
+from shortlist.features.live.open_lists import open_list_column
+from shortlist.features.live.open_sessions import EventLists
+from shortlist.features.live.open_tiles import ClosedTile, OpenTiles
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.event_checkpoint import (
     EventCheckpoint,

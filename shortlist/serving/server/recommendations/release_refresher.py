@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from shortlist.features.feast_store_location import FeastStoreLocation
+from shortlist.features.feast.feast_store_location import FeastStoreLocation
 from shortlist.serving.server.features.refresher import Refresher
 from shortlist.slates.recommender import Recommender
 from shortlist.slates.refreshed_releases import announced_releases, open_refreshed

@@ -12,7 +12,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, did_you_mean
 from shortlist.data.reading.clock import time_limits
-from shortlist.features.derived_columns import DerivedColumn
+from shortlist.features.values.derived_columns import DerivedColumn
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.features.columns import Codes, Column, Ragged, TextCodes
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements

@@ -9,7 +9,11 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location, spec_feast_store_location
+from shortlist.features.feast.feast_store_location import (
+    FeastStoreLocation,
+    feast_store_location,
+    spec_feast_store_location,
+)
 from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.runtime import AnyOnlineStore
 from shortlist.spec.serving import Serving

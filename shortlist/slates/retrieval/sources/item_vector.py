@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from shortlist.contracts import DataError
-from shortlist.features.vectors import matrix, normalised, width_of
+from shortlist.features.values.vectors import matrix, normalised, width_of
 from shortlist.slates.retrieval.index import build_index
 from shortlist.slates.retrieval.source import FitInputs, SourceKind
 from shortlist.slates.retrieval.sources.nearest import NearestItems

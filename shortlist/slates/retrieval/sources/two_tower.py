@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from shortlist.features.vectors import normalised
+from shortlist.features.values.vectors import normalised
 from shortlist.slates.retrieval.catalogue import open_mapped_array, realign_rows
 from shortlist.slates.retrieval.index import VECTORS, build_index
 from shortlist.slates.retrieval.item_content import ItemContent

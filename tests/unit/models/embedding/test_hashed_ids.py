@@ -15,9 +15,9 @@ from polars.testing import assert_frame_equal
 from models.dlrm.network import DLRMRanker
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import Columns, Files
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
-from shortlist.features.transform import Transformer
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import Signature

@@ -17,10 +17,10 @@ import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait, which torch reads once
 from shortlist.contracts import Columns, Files
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
-from shortlist.features.transform import Transformer
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.spec.data import Column, Data, EventClock, Split
 from shortlist.spec.features import Features
 from shortlist.spec.load import load_spec

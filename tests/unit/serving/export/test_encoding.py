@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.hashing import codes_of
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import codes_of
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import (
     NO_CODE,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.hashing import with_buckets
+from shortlist.features.declared.plan import FeatureColumn
 from shortlist.features.kinds.hash import bucket_id_nodes
 from shortlist.features.kinds.vocabulary import vocabulary_codes
-from shortlist.features.plan import FeatureColumn
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.values.columns import DeclaredColumns
+from shortlist.features.values.hashing import with_buckets
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, save, tensor_info

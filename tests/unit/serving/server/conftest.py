@@ -24,13 +24,13 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, Files
-from shortlist.features.fit import fit
+from shortlist.features.declared.plan import Plan
+from shortlist.features.feast.store import apply
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import announce_views
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.plan import Plan
-from shortlist.features.publish import announce_views
-from shortlist.features.store import apply
-from shortlist.features.transform import Transformer
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import (
     FOLDER,

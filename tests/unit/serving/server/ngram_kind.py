@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import polars as pl
 from pydantic import Field
 
-from shortlist.features.text_features import TextIdsFeature
+from shortlist.features.declared.text_features import TextIdsFeature
 
 
 class NGramLookup(TextIdsFeature):

@@ -5,7 +5,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.features.hashing import codes_of
+from shortlist.features.values.hashing import codes_of
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.features.columns import Ragged, Tags, TextCodes, as_numbers, combine_keys, to_codes
 from shortlist.serving.server.features.key_index import KeyIndex

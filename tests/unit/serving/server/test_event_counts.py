@@ -20,11 +20,11 @@ import pytest
 from shortlist.contracts import Columns, Files
 from shortlist.data.base_rows import as_of_answer
 from shortlist.data.collected import ANSWERED
-from shortlist.features.fit import fit
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.table import build_table
-from shortlist.features.tiles import microseconds
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.counts.tiles import microseconds
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.rows.table import build_table
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature

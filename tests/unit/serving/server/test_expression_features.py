@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, Files
-from shortlist.features.fit import fit
+from shortlist.features.feast.store import apply
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import announce_views
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.publish import announce_views
-from shortlist.features.store import apply
-from shortlist.features.table import build_table
-from shortlist.features.transform import Transformer
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save

@@ -13,8 +13,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from shortlist.contracts import Columns, Files
-from shortlist.features.fit import fit
-from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature

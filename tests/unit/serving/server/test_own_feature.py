@@ -17,9 +17,9 @@ from pydantic import Field
 
 from monitoring.reference.distributions import compared_columns
 from shortlist.contracts import Columns, Files
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
-from shortlist.features.feature_kind import (
+from shortlist.features.counts.keyed import ROWS, KeyedView, Total
+from shortlist.features.declared.feature_interfaces import DeclaredIds, IdOutputs
+from shortlist.features.declared.feature_kind import (
     ColumnwiseFeature,
     Fitted,
     KeyedFeature,
@@ -28,16 +28,16 @@ from shortlist.features.feature_kind import (
     view_column,
     view_number,
 )
-from shortlist.features.fit import fit
-from shortlist.features.graph import Graph, constant_per_output
-from shortlist.features.keyed import ROWS, KeyedView, Total
+from shortlist.features.declared.graph import Graph, constant_per_output
+from shortlist.features.declared.plan import plan
+from shortlist.features.feast.store import apply
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import announce_views
 from shortlist.features.kinds.registry import FEATURE_KINDS
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.plan import plan
-from shortlist.features.publish import announce_views
-from shortlist.features.store import apply
-from shortlist.features.table import build_table
-from shortlist.features.transform import Transformer
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save

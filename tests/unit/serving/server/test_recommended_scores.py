@@ -15,12 +15,12 @@ from recommending_shop import Shop, outputs, places_of
 
 from shortlist.contracts import Columns, Files
 from shortlist.deployment.slate_explanation import explain
-from shortlist.features.fit import fit
+from shortlist.features.declared.training_log import LEARNT
+from shortlist.features.feast.store import apply
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import announce_views
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.publish import announce_views
-from shortlist.features.store import apply
-from shortlist.features.training_log import LEARNT
-from shortlist.features.transform import Transformer
+from shortlist.features.rows.transform import Transformer
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.onnx_session import create_session

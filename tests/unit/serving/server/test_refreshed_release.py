@@ -15,7 +15,7 @@ from recommending_shop import BEST, Shop, outputs, places_of
 
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.slate_explanation import explain, find_slate
-from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
+from shortlist.features.feast.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.serving.server.inference.service import InferenceResponse
 from shortlist.serving.server.server import ServerComponents
 from shortlist.slates import refreshed_releases

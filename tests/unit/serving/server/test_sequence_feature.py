@@ -13,14 +13,14 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, Files
-from shortlist.features.fit import fit
+from shortlist.features.feast.skew import check_skew
+from shortlist.features.feast.store import apply
+from shortlist.features.fits.fit import fit
+from shortlist.features.fits.publish import announce_views
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.publish import announce_views
-from shortlist.features.skew import check_skew
-from shortlist.features.store import apply
-from shortlist.features.table import build_table
-from shortlist.features.transform import Transformer
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save

@@ -22,12 +22,12 @@ from monitoring.served_features.served_features import PublishedViews, compare_s
 from monitoring.windows.answered_requests import select_answered
 from monitoring.windows.feature_sample import COUNTED_UNTIL, drop_streamed_inputs, log_rows
 from shortlist.contracts import Columns
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.fit import fit
-from shortlist.features.joined_lists import JoinedList
-from shortlist.features.open_events import OpenList, StreamingPlan
-from shortlist.features.tiles import Tiles
-from shortlist.features.transform import Transformer
+from shortlist.features.counts.tiles import Tiles
+from shortlist.features.declared.joined_lists import JoinedList
+from shortlist.features.fits.fit import fit
+from shortlist.features.live.open_events import OpenList, StreamingPlan
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.values.columns import DeclaredColumns
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, ListInput, Signature
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, prediction_schema
 from shortlist.serving.server.day_assembler import DayAssembler

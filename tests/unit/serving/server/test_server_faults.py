@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.features.publish import announce_views
+from shortlist.features.fits.publish import announce_views
 from shortlist.serving.processes.launch import clear_bytecode, clear_shared_memory
 from shortlist.serving.triton.triton import running_triton, triton_program
 from shortlist.storage.artefacts import folder_digest

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import Columns, Files
-from shortlist.features.fit import fit
-from shortlist.features.open_counts import open_count_columns
-from shortlist.features.slates import SLATE
-from shortlist.features.table import build_table
-from shortlist.features.transform import Transformer
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.declared.slates import SLATE
+from shortlist.features.fits.fit import fit
+from shortlist.features.live.open_counts import open_count_columns
+from shortlist.features.rows.table import build_table
+from shortlist.features.rows.transform import Transformer
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save

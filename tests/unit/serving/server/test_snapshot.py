@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.publish import announce_views
-from shortlist.features.view_index import INDEX, ViewIndex
+from shortlist.features.fits.publish import announce_views
+from shortlist.features.stored_views.view_index import INDEX, ViewIndex
 from shortlist.serving.export.signature import Signature
 from shortlist.serving.server.features.columns import TextCodes
 from shortlist.serving.server.features.snapshot import load_snapshot, load_with_users

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import polars as pl
 
-from shortlist.features.text_features import TextNumberFeature
+from shortlist.features.declared.text_features import TextNumberFeature
 
 
 class WordCount(TextNumberFeature):

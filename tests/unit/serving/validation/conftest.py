@@ -16,8 +16,8 @@ from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.spec.data import Column
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates, Infra

@@ -15,8 +15,8 @@ import pytest
 
 from models.din.section import DINModel
 from shortlist.contracts import Columns, Files
-from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.view_index import ViewIndex
+from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.program.scorers import HISTORY
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, Signature

@@ -23,8 +23,8 @@ from shortlist.evaluation.gates.unknown_values import UnknownValueLimits
 from shortlist.evaluation.metrics.measure import scores_file
 from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.evaluation.metrics.scores import read_scores
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
+from shortlist.features.fits.fit import fit
+from shortlist.features.rows.table import build_table
 from shortlist.ranking.ranker import MemberFiles
 from shortlist.ranking.registry import kind_of
 from shortlist.serving.validation.served_rows import ServedRows, draw_reference_rows

@@ -1,0 +1,1 @@
+"""What a spec declares: kinds of features, the plan of a spec, slates, and the split of the days."""

@@ -1,0 +1,1 @@
+"""Fits: counting days, views from the counts, earlier fits, and publishing for servers."""

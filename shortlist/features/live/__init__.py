@@ -1,0 +1,1 @@
+"""Counts of the tiles that are still open: what a server adds to the published statistics."""

@@ -1,0 +1,1 @@
+"""Rows of the log into features, and the feature table."""

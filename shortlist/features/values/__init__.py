@@ -1,0 +1,1 @@
+"""Columns and their values: names, hashes, numbers of keys, and loops over them."""
