@@ -42,25 +42,29 @@ class GrowthRun(NamedTuple):
         return next((size for name, size in self.model_mib.items() if step.endswith(f"_{name}")), 0.0)
 
 
-def growth_spec() -> dict[str, Any]:
-    """Return the shipped spec with the two models alone, one step after another."""
+def growth_spec(rows: int) -> dict[str, Any]:
+    """Return the shipped spec with the two models alone, one step after another.
+
+    Args:
+        rows: Rows of the smaller run; it is cut into several chunks too, or its memory would grow with its rows.
+    """
     spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text(encoding="utf-8"))
     spec["name"] = "growth"
     spec["models"] = {name: spec["models"][name] for name in MODELS}
-    spec["runtime"] |= {"steps_at_once": 1}
+    spec["runtime"] |= {"steps_at_once": 1, "chunk_rows": min(spec["runtime"]["chunk_rows"], max(1, rows // 4))}
     return spec
 
 
-def run(folder: Path, rows: int) -> GrowthRun:
-    """Write a log of so many rows and run the spec on it, in an empty folder.
+def run(folder: Path, rows: int, spec: Mapping[str, Any]) -> GrowthRun:
+    """Write a log of so many rows and run a spec on it, in an empty folder.
 
     Raises:
         subprocess.CalledProcessError: The run stopped.
     """
-    log, spec, runs = folder / "log.tsv", folder / "growth.yaml", folder / "runs"
+    log, spec_file, runs = folder / "log.tsv", folder / "growth.yaml", folder / "runs"
     write_tsv(log, rows)
-    spec.write_text(yaml.safe_dump(growth_spec()), encoding="utf-8")
-    command = [Path(sys.executable).parent / "shortlist", "run", spec, "--data", log, "--runs", runs]
+    spec_file.write_text(yaml.safe_dump(dict(spec)), encoding="utf-8")
+    command = [Path(sys.executable).parent / "shortlist", "run", spec_file, "--data", log, "--runs", runs]
     subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603 - our own program
     summary = json.loads((runs / "latest/summary.json").read_text(encoding="utf-8"))
     sizes = {}
@@ -93,7 +97,7 @@ def main() -> int:
     for size in (rows, TIMES * rows):
         console().print(f"{size:,} rows")
         with TemporaryDirectory(prefix="shortlist-bench-") as folder:
-            runs.append(run(Path(folder), size))
+            runs.append(run(Path(folder), size, growth_spec(rows)))
     lines = growth_lines(*runs)
     show(f"A run of {TIMES * rows:,} rows", lines)
     record(lines)

@@ -34,6 +34,6 @@ def test_steps_are_compared_beside_their_own_models() -> None:
 
 
 def test_its_spec_is_the_shipped_one_with_two_models() -> None:
-    spec = parse_spec(yaml.safe_dump(growth_spec()))
+    spec = parse_spec(yaml.safe_dump(growth_spec(200_000)))
     assert {name for name, model in spec.models.items() if model.role == "candidate"} == {"xgboost", "dlrm"}
-    assert spec.runtime.steps_at_once == 1
+    assert (spec.runtime.steps_at_once, spec.runtime.chunk_rows) == (1, 50_000)
