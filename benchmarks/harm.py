@@ -52,15 +52,19 @@ class Rollouts:
     def __init__(self, deployer: LocalDeployer, spec_file: Path, runs: Path, versions: tuple[int, int]) -> None:
         self._deployer, self._versions = deployer, versions
         self._command = [
-            sys.executable, "-c", "from shortlist.cli.main import main; main()", "deploy-canary", str(spec_file),
+            sys.executable, "-c", "from shortlist.cli import main; main()", "deploy-canary", str(spec_file),
             "--runs", str(runs),
         ]  # fmt: skip
         self._log = runs / "controllers.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.ended = 0
-        """Rollouts that came to an end."""
+        self._ended: set[str] = set()
+
+    @property
+    def ended(self) -> int:
+        """Number of rollouts that came to an end."""
+        return len(self._ended)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -89,7 +93,10 @@ class Rollouts:
                 arguments = [*arguments, "--version", str(min(set(self._versions) - {serves}))]
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(arguments, stdout=log, stderr=log)  # noqa: S603 - ourselves
-                self.ended += self._process.wait() in {0, 1}
+                self._process.wait()
+            latest = self._deployer.rollouts.latest()
+            if latest is not None and latest.state.final:
+                self._ended.add(latest.id)
             self._stop.wait(1)
 
 

@@ -132,6 +132,8 @@ class RunningTriton:
     cold_start_seconds: float
     """Time from the start of the process until it was ready."""
     log: Path
+    backends: frozenset[int]
+    """Processes of its backends, by pid: it starts another one where one dies, and answers nothing meanwhile."""
 
     @property
     def http(self) -> str:
@@ -147,7 +149,7 @@ class RunningTriton:
         """Return the resident memory of its processes; shared memory counts once (PSS).
 
         Raises:
-            StackError: It died.
+            StackError: It died, or a process of its backends did.
         """
         return sum(self._of_processes(lambda process: float(process.memory_full_info().pss))) / _MIB
 
@@ -155,7 +157,7 @@ class RunningTriton:
         """Return the processor time that its processes have used.
 
         Raises:
-            StackError: It died.
+            StackError: It died, or a process of its backends did.
         """
         return sum(self._of_processes(lambda process: float(sum(process.cpu_times()[:2]))))
 
@@ -164,9 +166,10 @@ class RunningTriton:
 
         try:
             top = psutil.Process(self.pid)
+            backends = [psutil.Process(pid) for pid in self.backends]
             values = [measure(process) for process in (top, *top.children(recursive=True))]
             # A killed process that is not waited for has no memory, which reads as 0 and raises nothing.
-            if top.status() == psutil.STATUS_ZOMBIE:
+            if any(process.status() == psutil.STATUS_ZOMBIE for process in (top, *backends)):
                 raise psutil.ZombieProcess(self.pid)
         except psutil.NoSuchProcess:
             raise StackError(f"Triton (pid {self.pid}) died; its log ends:\n{last_lines(self.log)}") from None
@@ -199,9 +202,18 @@ def running_triton(repository: Path, seconds: float = 60, log: Path | None = Non
         with log.open("ab") as output, _start_process(path, output.fileno()) as process:
             try:
                 _wait_ready(process, ports.http, seconds, log, repository)
-                yield RunningTriton(ports, process.pid, time.perf_counter() - started_at, log)
+                cold_start_seconds = time.perf_counter() - started_at
+                yield RunningTriton(ports, process.pid, cold_start_seconds, log, _children(process.pid))
             finally:
                 _stop(process, program)
+
+
+def _children(pid: int) -> frozenset[int]:
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):  # it died at once, which the first measurement says
+        return frozenset(child.pid for child in psutil.Process(pid).children(recursive=True))
+    return frozenset()
 
 
 def _start_process(path: Path, output: int) -> subprocess.Popen[bytes]:

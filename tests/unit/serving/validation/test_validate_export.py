@@ -282,9 +282,11 @@ def test_a_triton_that_ends_once_before_it_is_ready_is_started_again(
     assert (parity.passed, infra.passed, len(starts)) == (True, True, 2)
 
 
-@pytest.mark.parametrize("measurement", ["score_on_triton", "run_load_test"])
+@pytest.mark.parametrize(
+    ("measurement", "is_backend"), [("score_on_triton", False), ("run_load_test", False), ("run_load_test", True)]
+)
 def test_a_triton_that_is_killed_during_the_validation_measures_nothing(
-    judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measurement: str
+    judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measurement: str, is_backend: bool
 ) -> None:
     started: list[RunningTriton] = []
     measure = getattr(validate_export, measurement)
@@ -296,7 +298,9 @@ def test_a_triton_that_is_killed_during_the_validation_measures_nothing(
             yield triton
 
     def kill_and_measure(*arguments: Any) -> Any:
-        kill = Timer(0.1 if measurement == "run_load_test" else 0, os.killpg, (started[0].pid, signal.SIGKILL))
+        (backend,) = started[0].backends
+        death = (os.kill, (backend, signal.SIGKILL)) if is_backend else (os.killpg, (started[0].pid, signal.SIGKILL))
+        kill = Timer(0.1 if measurement == "run_load_test" else 0, *death)
         kill.start()
         if measurement == "score_on_triton":
             kill.join()

@@ -1,0 +1,161 @@
+"""Runs of which single processes are killed, and one that is left alone: `make bench NAME=kills`.
+
+A random process of a run (its graph's, a step's, a server's that a step started) is killed by SIGKILL at a random
+moment, and the command is given again, until it ends well. Every run must then say what the one says that was left
+alone: rows, every metric, every gate, and the version that it registered. `OPTIONS="--kills 20"`: a short form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import psutil
+import yaml
+
+from benchmarks.bench import Line, console, record, show
+from benchmarks.soak import small_spec
+from benchmarks.targets import exit_code
+from shortlist.storage.artefacts import read_json
+
+KILLS: Final = 200
+KILLS_PER_RUN: Final = 10
+HUNG_SECONDS: Final = 900.0
+"""A run that has not ended by then hangs."""
+_TIMED: Final = "train_rows_per_s"
+"""Figure of a model that differs from run to run."""
+
+
+@dataclass
+class KilledRuns:
+    """What became of runs whose processes were killed."""
+
+    kills: int = 0
+    runs: int = 0
+    """Runs that ended well in the end."""
+    survived: int = 0
+    """Kills after which the command ended well by itself."""
+    differences: list[str] = field(default_factory=list)
+    """What a run said otherwise than the one that was left alone, or that it hung."""
+    programs: dict[str, int] = field(default_factory=dict)
+    """Kills by what was killed."""
+
+
+def read_results(runs: Path) -> dict[str, Any]:
+    """Return what the newest run says that must not depend on kills."""
+    summary = read_json(runs / "latest" / "summary.json")
+    models = {
+        name: {key: value for key, value in model.items() if key != _TIMED} for name, model in summary["models"].items()
+    }
+    gates = [(gate["name"], gate["model"], gate["passed"]) for gate in summary["gates"]]
+    return {"rows": summary["rows"], "models": models, "gates": gates, "blessed": summary["blessed"]}
+
+
+def kill_in_runs(
+    command: Callable[[Path], Sequence[str]], folder: Path, kills: int, seed: int, per_run: int = KILLS_PER_RUN
+) -> KilledRuns:
+    """Kill processes of runs, and compare their results with those of a run that is left alone.
+
+    Args:
+        command: Returns the command of a run, given its folder of runs.
+        folder: Where to make these folders.
+        kills: How many.
+        seed: Of the moments and the processes.
+        per_run: Kills of one run.
+    """
+    chance, outcome = random.Random(seed), KilledRuns()
+    began = time.monotonic()
+    assert _finish(_start(command(folder / "calm"), folder)) == 0, f"{folder}/commands.log says why"
+    seconds = time.monotonic() - began
+    expected = read_results(folder / "calm")
+    while outcome.kills < kills:
+        runs, left, code = folder / f"runs-{outcome.runs}", min(per_run, kills - outcome.kills), 1
+        while code:
+            process = _start(command(runs), folder)
+            if left and (name := _kill_one(process, chance, chance.uniform(0, seconds))):
+                left, outcome.kills = left - 1, outcome.kills + 1
+                outcome.programs[name] = outcome.programs.get(name, 0) + 1
+                code = _finish(process)
+                outcome.survived += code == 0
+            else:
+                code = _finish(process)
+                if code:
+                    outcome.differences.append(f"{runs.name}: exit code {code} without a kill")
+                    break
+        outcome.runs += 1
+        if not code and (results := read_results(runs)) != expected:
+            differing = [key for key, value in expected.items() if results[key] != value]
+            outcome.differences.append(f"{runs.name}: other {', '.join(differing)}")
+    return outcome
+
+
+def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "commands.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - ourselves
+
+
+def _kill_one(process: subprocess.Popen[bytes], chance: random.Random, after: float) -> str | None:
+    """Kill a process of a command some seconds after its start; return its name, None where the command ended first."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(after)
+        return None
+    while process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            if children := psutil.Process(process.pid).children(recursive=True):
+                killed = chance.choice(children)
+                name = killed.name()
+                killed.kill()
+                return name
+        time.sleep(0.01)
+    return None
+
+
+def _finish(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(HUNG_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(f"a run hangs: no end after {HUNG_SECONDS:g} s") from None
+
+
+def main() -> int:
+    """Print what became of the runs, and record it; exit code 1 when one said something else."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with TemporaryDirectory(prefix="shortlist-") as name:
+        folder = Path(name)
+        spec = folder / "kills.yaml"
+        spec.write_text(yaml.safe_dump(small_spec(1).model_dump(mode="json")), encoding="utf-8")
+
+        def command(runs: Path) -> Sequence[str]:
+            program = "from shortlist.cli import main; main()"
+            return sys.executable, "-c", program, "run", str(spec), "--runs", str(runs)
+
+        outcome = kill_in_runs(command, folder, options.kills, options.seed)
+    for line in (*outcome.differences, ", ".join(f"{count} x {name}" for name, count in outcome.programs.items())):
+        console().print(line)
+    lines = [
+        Line("kills", "killed processes", outcome.kills, "kills"),
+        Line("kills", "commands that ended well all the same", outcome.survived, "kills"),
+        Line("kills", "runs that were continued to their end", outcome.runs, "runs"),
+        Line("kills", "other results", len(outcome.differences), "runs"),
+    ]
+    show("Runs of which processes are killed", lines)
+    if options.kills >= KILLS:
+        record(lines)
+    return exit_code(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
