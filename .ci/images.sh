@@ -17,6 +17,11 @@ case $kind in pipeline) gigabytes=15 ;; gpu) gigabytes=30 ;; *) echo "usage: $0 
 . .ci/minimal_debian.sh
 install_tools buildah mmdebstrap
 for tool in buildah mmdebstrap; do command -v "$tool" > /dev/null || skip "$tool is not installed"; done
+if [ "$(id -u)" = 0 ]; then
+  unshare --mount true 2> /dev/null || skip "root may not mount here"
+else
+  grep -q "^$(id -un):" /etc/subuid 2> /dev/null || skip "$(id -un) has no range of ids in /etc/subuid"
+fi
 work=$(mktemp -d -p "${TMPDIR:-/var/tmp}" shortlist-images-XXXXXX)
 chmod 711 "$work"  # without root, mmdebstrap works as other users of its namespace
 export BUILDAH_ISOLATION=chroot TMPDIR=$work CONTAINERS_STORAGE_CONF=$work/storage.conf
