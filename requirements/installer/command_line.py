@@ -32,13 +32,13 @@ PACKAGE_SETS = {
 }
 """Lock files that are installed as they are, and what the set-up calls them."""
 IMPORTS = """
-import contextlib, importlib
+import contextlib, importlib, sys
 from shortlist.runs.step_server import PRELOADED
-for module in (*PRELOADED, "kfp.local", "feast", "xgboost"):
+for module in (*PRELOADED, "kfp.local", "feast", "xgboost", "torch")[:: int(sys.argv[1])]:
     with contextlib.suppress(ImportError):
         importlib.import_module(module)
 """
-"""Program that imports what every run imports, which leaves it compiled."""
+"""Program that imports what every run imports, which leaves it compiled; its argument is 1, or -1 for the reverse."""
 
 
 class Installer:
@@ -81,10 +81,15 @@ class Installer:
         self._install_lock("200 packages", self.python, LOCKS / "run.txt")
         editable = (self.uv, "pip", "install", "--quiet", "--python", self.python, "--no-deps", "--no-build-isolation")
         self._run("shortlist itself", (*editable, "-e", str(CHECKOUT)))
-        # A second process compiles what every run imports while torch, one large file, is unpacked.
-        with subprocess.Popen((self.python, "-c", IMPORTS), cwd=CHECKOUT, stderr=subprocess.DEVNULL):  # noqa: S603
+        # Two processes, one from either end, compile what every run imports; torch is one large file to unpack.
+        with self._start_imports("1"):
             self._install_torch()
-        remove_unused_files(_site_packages(self.venv))
+            with self._start_imports("-1"):
+                remove_unused_files(_site_packages(self.venv))
+
+    def _start_imports(self, order: str) -> subprocess.Popen[bytes]:
+        command = (self.python, "-c", IMPORTS, order)
+        return subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.DEVNULL)  # noqa: S603
 
     def _install_torch(self) -> None:
         requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
