@@ -57,12 +57,16 @@ def explain_answer(
     request_id: Annotated[str, typer.Argument(help="The answer's id: x-request-id, or the protocol's own.")],
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Explain a logged answer with recommendations, stage by stage, and check that it can be reproduced."""
-    from shortlist.deployment.slate_explanation import explain
+    """Explain a logged answer with recommendations, stage by stage; exit code 1 where it cannot be reproduced."""
+    from shortlist.deployment.slate_explanation import ReplayDiffersError, explain
 
     deployer = _deployer(spec, runs)
-    for line in explain(deployer.paths, request_id, deployer.context.feast):
-        typer.echo(line)
+    try:
+        for line in explain(deployer.paths, request_id, deployer.context.feast):
+            typer.echo(line)
+    except ReplayDiffersError as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(1) from None
 
 
 @commands.command()

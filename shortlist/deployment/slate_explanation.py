@@ -37,6 +37,10 @@ _FRAME: Final = "frame"
 """Key of a slate's row with the same row as a table."""
 
 
+class ReplayDiffersError(ShortlistError):
+    """A logged slate is not what its version's files make of the logged request."""
+
+
 @dataclass(frozen=True)
 class ServedVersion:
     """The files of a deployed version."""
@@ -116,6 +120,7 @@ def explain(paths: ServingPaths, request_id: str, store: FeastStoreLocation | No
     Raises:
         ShortlistError: The slate is not logged, or the files of its version are missing.
         IntegrityError: The files of its version were changed.
+        ReplayDiffersError: Its replay differs; raised after the last line.
     """
     row = find_slate(paths, request_id)
     version = ServedVersion.open(paths, row["version"])
@@ -194,6 +199,11 @@ def _replay_lines(row: Mapping[str, Any], version: ServedVersion, stages: Recomm
     largest = score_difference(row, version)
     if largest is not None:
         yield f"             scores by the exported graph from the logged features differ by at most {largest:.2g}"
+    if differing:
+        raise ReplayDiffersError(
+            f"request '{row['request_id']}' cannot be reproduced: its {', '.join(differing)} differ from what version"
+            f" {row['version']} gives; a stage of your own may draw without the request's id, or the log was changed"
+        )
 
 
 def replay(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) -> list[str]:

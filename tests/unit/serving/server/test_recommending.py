@@ -21,7 +21,14 @@ from typer.testing import CliRunner
 
 from shortlist.cli.commands import app
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.deployment.slate_explanation import ServedVersion, explain, find_slate, replay
+from shortlist.deployment import slate_explanation
+from shortlist.deployment.slate_explanation import (
+    ReplayDiffersError,
+    ServedVersion,
+    explain,
+    find_slate,
+    replay,
+)
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
@@ -390,7 +397,7 @@ class TestExplain:
         assert replay(find_slate(places, "r0") | change, version, version.recommender()) == differs
 
     def test_the_command_prints_the_explanation_and_names_unlogged_requests(
-        self, places: ServingPaths, tmp_path: Path
+        self, places: ServingPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         served = ServingPaths.for_spec(tmp_path / "runs", "demo")
         shutil.copytree(places.predictions, served.predictions)
@@ -399,9 +406,24 @@ class TestExplain:
         command = ["why", "demo", "--runs", str(tmp_path / "runs")]
         explained = CliRunner().invoke(app, [*command, "r0"])
         assert explained.exit_code == 0 and explained.output.splitlines() == list(explain(places, "r0"))
+        with monkeypatch.context() as patch:
+            patch.setattr(slate_explanation, "replay", lambda *arguments: ["items"])
+            differing = CliRunner().invoke(app, [*command, "r0"])
+        assert differing.exit_code == 1 and "request 'r0' cannot be reproduced: its items differ" in differing.output
         unlogged = CliRunner().invoke(app, [*command, "nobody"])
         assert (unlogged.exit_code, type(unlogged.exception)) == (1, ShortlistError)
         assert "no answer to request 'nobody' is logged. It may not be written yet" in str(unlogged.exception)
+
+    def test_a_slate_that_cannot_be_reproduced_is_an_error_after_the_explanation(
+        self, places: ServingPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        row = find_slate(places, "r0") | {"slate:conditional_propensities": [0.5, 0.5, 0.5]}
+        monkeypatch.setattr(slate_explanation, "find_slate", lambda *arguments: row)
+        lines = explain(places, "r0")
+        with pytest.raises(ReplayDiffersError, match="'r0' cannot be reproduced: its propensities differ"):
+            for line in lines:
+                last_line = line
+        assert "from the logged features" in last_line
 
     def test_changed_files_are_refused(self, places: ServingPaths) -> None:
         (places.versions / "v3" / "release" / "slates.json").write_text("{}")
