@@ -90,10 +90,16 @@ def _checked_rows(check: SampleReport) -> str:
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a page with every key instead.")] = False,
+) -> None:
     """Print the JSON Schema of a spec, for editors."""
+    from shortlist.spec.reference_page import reference_page
     from shortlist.spec.spec import Spec
 
+    if markdown:
+        typer.echo(reference_page(), nl=False)
+        return
     typer.echo(json.dumps(Spec.model_json_schema(), indent=2))
 
 
