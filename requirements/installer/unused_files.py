@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 _TESTS = (
-    *("dask", "ibis", "matplotlib", "networkx", "numba", "numpy", "onnx", "pandas", "pyarrow", "scipy", "sklearn"),
+    *("dask", "matplotlib", "networkx", "numba", "numpy", "onnx", "pandas", "pyarrow", "scipy", "sklearn"),
     *("statsmodels", "sympy", "torch"),
 )
-"""Packages whose folders `test` and `tests` are tests; other packages have modules of these names (Evidently)."""
+"""Packages whose folders `test` and `tests` are tests; other packages have modules of these names (Evidently, Ibis)."""
 _UNUSED = (
     "torch/bin/*[Tt]est*",
     "openvino/libs/cache.json",  # of its plugin for GPUs
