@@ -68,5 +68,6 @@ def test_ci_leaves_them_out_by_name() -> None:
 
 def test_ci_runs_the_long_tests_too() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    assert '\t@$(BIN)/pytest -m "long and not gpu" -n $(WORKERS) --maxprocesses 2 --durations 25\n' in makefile
+    assert '\nLONG := -m "long and not gpu"\n' in makefile
+    assert "\t@$(BIN)/pytest $(LONG) -n $(WORKERS) --maxprocesses 2 --durations 25 \\\n" in makefile
     assert (TESTS.parent / ".ci/run").read_text().splitlines()[-2:] == ["make test", "make test-long"]
