@@ -95,7 +95,8 @@ tests: $(READY_TEST) $(READY_TRITON)
 LONG := -m "long and not gpu"
 test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (half an hour on 2 cores) [WORKERS=2]
 	@$(BIN)/pytest $(LONG) -n $(WORKERS) --maxprocesses 2 --durations 25 \
-	  || { echo "== once more and alone: what failed beside other tests"; $(BIN)/pytest $(LONG) -n 0 --last-failed --last-failed-no-failures none; }
+	  || { echo "== once more and alone: what failed beside other tests"; \
+	    $(BIN)/pytest $(LONG) -n 0 --last-failed --last-failed-no-failures none; }
 
 test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium, its controls used: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing
 	@rm -rf build/pages && mkdir -p build/pages

@@ -1,8 +1,8 @@
-"""Runs of which single processes are killed, and one that is left alone: `make bench NAME=kills`.
+"""Runs whose processes are killed, compared with an undisturbed run: `make bench NAME=kills`.
 
-A random process of a run (its graph's, a step's, a server's that a step started) is killed by SIGKILL at a random
-moment, and the command is given again, until it ends well. Every run must then say what the one says that was left
-alone: rows, every metric, every gate, and the version that it registered. `OPTIONS="--kills 20"`: a short form.
+A random process of a run (of its graph, a step, or a server that a step started) is killed by SIGKILL at a random
+moment, and the command is given again until it succeeds. Every run must then report what the undisturbed run reports:
+rows, every metric, every gate, and the version that it registered. `OPTIONS="--kills 20"` is a short form.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _TIMED: Final = "train_rows_per_s"
 
 @dataclass
 class KilledRuns:
-    """What became of runs whose processes were killed."""
+    """Counts of kills and runs, and the runs whose results differ."""
 
     kills: int = 0
     runs: int = 0
-    """Runs that ended well in the end."""
+    """Runs that succeeded after their kills."""
     survived: int = 0
-    """Kills after which the command ended well by itself."""
+    """Kills after which the command succeeded without being given again."""
     differences: list[str] = field(default_factory=list)
-    """What a run said otherwise than the one that was left alone, or that it hung."""
+    """Runs that report something else than the undisturbed run, or that failed without a kill."""
     programs: dict[str, int] = field(default_factory=dict)
-    """Kills by what was killed."""
+    """Kills by name of the killed process."""
 
 
 def read_results(runs: Path) -> dict[str, Any]:
-    """Return what the newest run says that must not depend on kills."""
+    """Return the figures of the newest run that must not depend on kills."""
     summary = read_json(runs / "latest" / "summary.json")
     models = {
         name: {key: value for key, value in model.items() if key != _TIMED} for name, model in summary["models"].items()
@@ -63,26 +63,26 @@ def read_results(runs: Path) -> dict[str, Any]:
 def kill_in_runs(
     command: Callable[[Path], Sequence[str]], folder: Path, kills: int, seed: int, per_run: int = KILLS_PER_RUN
 ) -> KilledRuns:
-    """Kill processes of runs, and compare their results with those of a run that is left alone.
+    """Kill processes of runs, and compare their results with those of an undisturbed run.
 
     Args:
         command: Returns the command of a run, given its folder of runs.
-        folder: Where to make these folders.
-        kills: How many.
-        seed: Of the moments and the processes.
-        per_run: Kills of one run.
+        folder: Folder in which the folders of runs are made.
+        kills: Number of kills in all.
+        seed: Seed of the moments and of the choice of processes.
+        per_run: Most kills of one run.
     """
-    chance, outcome = random.Random(seed), KilledRuns()
+    generator, outcome = random.Random(seed), KilledRuns()
     began = time.monotonic()
-    assert _finish(_start(command(folder / "calm"), folder)) == 0, f"{folder}/commands.log says why"
+    assert _finish(_start(command(folder / "undisturbed"), folder)) == 0, f"{folder}/commands.log says why"
     seconds = time.monotonic() - began
-    expected = read_results(folder / "calm")
+    expected = read_results(folder / "undisturbed")
     while outcome.kills < kills:
-        runs, left, code = folder / f"runs-{outcome.runs}", min(per_run, kills - outcome.kills), 1
+        runs, remaining_kills, code = folder / f"runs-{outcome.runs}", min(per_run, kills - outcome.kills), 1
         while code:
             process = _start(command(runs), folder)
-            if left and (name := _kill_one(process, chance, chance.uniform(0, seconds))):
-                left, outcome.kills = left - 1, outcome.kills + 1
+            if remaining_kills and (name := _kill_process(process, generator, generator.uniform(0, seconds))):
+                remaining_kills, outcome.kills = remaining_kills - 1, outcome.kills + 1
                 outcome.programs[name] = outcome.programs.get(name, 0) + 1
                 code = _finish(process)
                 outcome.survived += code == 0
@@ -103,17 +103,17 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - ourselves
 
 
-def _kill_one(process: subprocess.Popen[bytes], chance: random.Random, after: float) -> str | None:
+def _kill_process(process: subprocess.Popen[bytes], generator: random.Random, delay_seconds: float) -> str | None:
     """Kill a process of a command some seconds after its start; return its name, None where the command ended first."""
     with suppress(subprocess.TimeoutExpired):
-        process.wait(after)
+        process.wait(delay_seconds)
         return None
     while process.poll() is None:
         with suppress(psutil.NoSuchProcess):
             if children := psutil.Process(process.pid).children(recursive=True):
-                killed = chance.choice(children)
-                name = killed.name()
-                killed.kill()
+                child = generator.choice(children)
+                name = child.name()
+                child.kill()
                 return name
         time.sleep(0.01)
     return None
@@ -128,7 +128,7 @@ def _finish(process: subprocess.Popen[bytes]) -> int:
 
 
 def main() -> int:
-    """Print what became of the runs, and record it; exit code 1 when one said something else."""
+    """Print and record the counts; exit code 1 when a run's results differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=0)
@@ -147,8 +147,8 @@ def main() -> int:
         console().print(line)
     lines = [
         Line("kills", "killed processes", outcome.kills, "kills"),
-        Line("kills", "commands that ended well all the same", outcome.survived, "kills"),
-        Line("kills", "runs that were continued to their end", outcome.runs, "runs"),
+        Line("kills", "commands that succeeded all the same", outcome.survived, "kills"),
+        Line("kills", "runs that succeeded in the end", outcome.runs, "runs"),
         Line("kills", "other results", len(outcome.differences), "runs"),
     ]
     show("Runs of which processes are killed", lines)

@@ -31,14 +31,14 @@ PACKAGE_SETS = {
     "docs": "the documentation generator",
 }
 """Lock files that are installed as they are, and what the set-up calls them."""
-IMPORTS = """
+IMPORT_PROGRAM = """
 import contextlib, importlib, sys
 from shortlist.runs.step_server import PRELOADED
 for module in (*PRELOADED, "kfp.local", "feast", "xgboost", "torch")[:: int(sys.argv[1])]:
     with contextlib.suppress(ImportError):
         importlib.import_module(module)
 """
-"""Program that imports what every run imports, which leaves it compiled; its argument is 1, or -1 for the reverse."""
+"""Imports what every run imports, so that its byte code is cached; the argument is the order, 1 or -1."""
 
 
 class Installer:
@@ -81,14 +81,14 @@ class Installer:
         self._install_lock("200 packages", self.python, LOCKS / "run.txt")
         editable = (self.uv, "pip", "install", "--quiet", "--python", self.python, "--no-deps", "--no-build-isolation")
         self._run("shortlist itself", (*editable, "-e", str(CHECKOUT)))
-        # Two processes, one from either end, compile what every run imports; torch is one large file to unpack.
+        # Two processes compile what every run imports, one in reverse order; the first works while torch is installed.
         with self._start_imports("1"):
             self._install_torch()
             with self._start_imports("-1"):
                 remove_unused_files(_site_packages(self.venv))
 
     def _start_imports(self, order: str) -> subprocess.Popen[bytes]:
-        command = (self.python, "-c", IMPORTS, order)
+        command = (self.python, "-c", IMPORT_PROGRAM, order)
         return subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.DEVNULL)  # noqa: S603
 
     def _install_torch(self) -> None:

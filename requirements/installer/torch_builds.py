@@ -17,12 +17,12 @@ CUDA_DISK_GB = 8.0
 CUDA_SIZE = "2.5 GB to download, 4 GB on disk; no CPU build could be had"
 PROOF = "import torch; assert float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) == 8; print(torch.__version__)"
 
-_PLACES = {
+_LOCATION_OPTIONS = {
     "find-links": "--find-links",
     "extra-index-url": "--extra-index-url",
     "trusted-host": "--allow-insecure-host",
 }
-"""Options of uv, by the setting of pip that says the same."""
+"""Options of uv by the setting of pip with the same meaning."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ def list_torch_sources(
         python: The environment's Python.
         uv: The environment's uv.
         lock_folder: Folder of the lock files.
-        pip_settings: Where pip is told to look, see `read_pip_settings`.
+        pip_settings: pip's settings, see `read_pip_settings`.
     """
     uv_install = (uv, "pip", "install", "--quiet", "--python", python, "--no-deps")
     # Another index may have a build that the first one lacks; the hashes say which files are meant.
-    places = ["--index-strategy", "unsafe-best-match"]
-    for setting, option in _PLACES.items():
-        for place in (pip_settings or {}).get(setting, "").split():
-            places += [option, place]
+    locations = ["--index-strategy", "unsafe-best-match"]
+    for setting, option in _LOCATION_OPTIONS.items():
+        for location in (pip_settings or {}).get(setting, "").split():
+            locations += [option, location]
     cpu, cuda = (("--require-hashes", "-r", str(lock_folder / f"torch-{build}.txt")) for build in ("cpu", "cuda"))
     return (
-        TorchSource("pip", "torch, a CPU build where pip is told to look", (*uv_install, *places, *cpu)),
+        TorchSource("pip", "torch, a CPU build where pip is told to look", (*uv_install, *locations, *cpu)),
         TorchSource("uv", "torch, a CPU build of torch's own index", (*uv_install, "--torch-backend", "cpu", *cpu)),
         TorchSource(
             "cuda", f"torch, the package index's CUDA build ({CUDA_SIZE})", (*uv_install, *cuda), CUDA_DISK_GB

@@ -67,9 +67,9 @@ class _Sections:
             return " or ".join(dict.fromkeys(kind for kind in kinds if kind != "null"))
         if value.get("type") == "array" and "items" in value:
             return f"list of {self._describe(f'{path}[]', value['items'])}"
-        named = [*value.get("patternProperties", {}).values(), value.get("additionalProperties")]
-        if value.get("type") == "object" and isinstance(named[0], dict):
-            return f"by name: {self._describe(f'{path}.NAME', named[0])}"
+        value_schemas = [*value.get("patternProperties", {}).values(), value.get("additionalProperties")]
+        if value.get("type") == "object" and isinstance(value_schemas[0], dict):
+            return f"by name: {self._describe(f'{path}.NAME', value_schemas[0])}"
         return _describe_scalar(value)
 
     def _refer(self, path: str, kind: str, reference: str) -> str:
