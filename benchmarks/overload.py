@@ -8,16 +8,19 @@ does changes from one minute to the next, and must not be taken for a difference
 Where there are two processors or more, the last one is the generator's and the others are the servers': a user's
 machine is another one. Goodput per processor second of the servers is what they make of the time that they get, also on
 a machine that others use too.
+
+`OPTIONS="--works recommend --seconds 5 --rounds 1"` is a short form; it is not recorded.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,7 @@ import psutil
 
 from benchmarks.bench import RESULTS, Line, console, record, show
 from benchmarks.open_loop import LATE, Load, TimedRequest
+from benchmarks.recommend import release_of, slate_request
 from benchmarks.serve_callers import served
 from benchmarks.serve_world import Question, World, demo_world
 from shortlist.rollout.local.lifecycle import stack_supervisor
@@ -37,8 +41,12 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.serving.processes.probe import get_body
 from shortlist.serving.traffic.requests import prepare
 
-CANDIDATES: Final = (4_096, 128)
+CANDIDATES: Final = {"4,096 rows": 4_096, "128 rows": 128}
 """Rows of a request: of one that takes mostly scoring, and of one that takes mostly what a refusal takes too."""
+RECOMMEND: Final = "recommend"
+"""A slate of ten, from 500 candidates of the catalogue."""
+ITEMS: Final = 10_000
+"""Of the catalogue."""
 FACTORS: Final = (1, 2, 4)
 SECONDS: Final = 10.0
 """Of each load, in each round."""
@@ -130,22 +138,30 @@ class LoadOutcome:
 
 
 class Arrivals:
-    """Runs loads of one request against a stack."""
+    """Runs loads of one request against a stack.
 
-    def __init__(self, stack: Stack, world: World, rows: int, folder: Path, processors: Sequence[int]) -> None:
-        question = Question(world, world.models["xgboost"], rows)
-        prepared = prepare(question.inputs, "http", world.spec.name)
+    Args:
+        stack: Is asked.
+        request: Path, body and headers.
+        folder: Of the generator's files.
+        processors: Of the generator.
+    """
+
+    def __init__(
+        self, stack: Stack, request: tuple[str, bytes, Mapping[str, str]], folder: Path, processors: Sequence[int]
+    ) -> None:
+        path, body, headers = request
         self._file = folder / "load.json"
         self._answers = folder / "answers.json"
         self._body = folder / "body"
-        self._body.write_bytes(prepared.body)
-        headers = {**prepared.headers, "content-length": len(prepared.body), "x-request-id": "load-{number}"}
-        lines = [f"POST /v2/models/{world.spec.name}/infer HTTP/1.1", "host: 127.0.0.1"]
-        self._head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""])
+        self._body.write_bytes(body)
+        fields = {"host": "127.0.0.1", **headers, "content-length": len(body), "x-request-id": "load-{number}"}
+        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+        self._head = "\r\n".join([*lines, "", ""])
         self._stack = stack
         self._processors = tuple(processors)
 
-    def run(self, outcome: LoadOutcome, seconds: float = SECONDS, **options: Any) -> None:
+    def run(self, outcome: LoadOutcome, seconds: float, **options: Any) -> None:
         """Let requests arrive, and count what became of them."""
         load = Load(
             self._stack.port, self._head, str(self._body), seconds, DEADLINE_SECONDS,
@@ -169,21 +185,31 @@ class Arrivals:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
-def measure(arrivals: Arrivals, stack: Stack, rows: int) -> tuple[list[Line], float]:
-    """Return the lines of requests of so many rows, and the share of the best goodput at the largest load."""
-    arrivals.run(LoadOutcome(), SECONDS / 4, clients=CLIENTS)
+def request_of(work: str, world: World) -> tuple[str, bytes, Mapping[str, str]]:
+    """Return path, body and headers of the request of a work."""
+    model = world.models["xgboost"]
+    if work == RECOMMEND:
+        return slate_request(world, Question(world, model, 1))
+    prepared = prepare(Question(world, model, CANDIDATES[work]).inputs, "http", world.spec.name)
+    return f"/v2/models/{world.spec.name}/infer", prepared.body, prepared.headers
+
+
+def measure(
+    arrivals: Arrivals, stack: Stack, work: str, seconds: float = SECONDS, rounds: int = ROUNDS
+) -> tuple[list[Line], float]:
+    """Return the lines of a work, and the share of the best goodput at the largest load."""
+    arrivals.run(LoadOutcome(), seconds / 4, clients=CLIENTS)
     alone = LoadOutcome()
-    arrivals.run(alone, clients=CLIENTS)
+    arrivals.run(alone, seconds, clients=CLIENTS)
     if not alone.goodput:
-        raise SystemExit(f"{rows:,} rows: no answer within {SECONDS:g} s; other programs keep this machine busy")
+        raise SystemExit(f"{work}: no answer within {seconds:g} s; other programs keep this machine busy")
     measured = {factor: (LoadOutcome(), Probes(stack)) for factor in FACTORS}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for factor, (load, probes) in measured.items():
             with probes.running():
-                arrivals.run(load, rate=factor * alone.goodput, seed=number)
+                arrivals.run(load, seconds, rate=factor * alone.goodput, seed=number)
     best_goodput = max(load.goodput for load, _ in measured.values())
     best = max(load.efficiency for load, _ in measured.values())
-    work = f"{rows:,} rows"
     lines = [Line("overload", f"{work}, capacity", round(alone.goodput, 1), "answers/s")]
     for factor, (load, probes) in measured.items():
         lines += _lines(f"{work}, {factor} x capacity", load, probes, best_goodput, best)
@@ -216,6 +242,12 @@ def _lines(name: str, load: LoadOutcome, probes: Probes, best_goodput: float, be
 
 def main() -> int:
     """Print the table and write the results; exit code 1 when too much goodput is lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    works = (*CANDIDATES, RECOMMEND)
+    parser.add_argument("--works", nargs="+", choices=works, default=works)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each load, in each round")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
     usable = sorted(os.sched_getaffinity(0))
     shares: list[float] = []
     lines: list[Line] = []
@@ -223,18 +255,20 @@ def main() -> int:
         folder = Path(name)
         with console().status("training a model"):
             world = demo_world(folder / "world", kinds=("xgboost",))
+            release = release_of(world, ITEMS, folder)
         if len(usable) > 1:
             os.sched_setaffinity(0, usable[:-1])  # what is started from here runs there too
-        with served(world, "xgboost") as stack:
-            for rows in CANDIDATES:
-                arrivals = Arrivals(stack, world, rows, folder, usable[-1:])
-                measured, share = measure(arrivals, stack, rows)
+        with served(world, "xgboost", release) as stack:
+            for work in options.works:
+                arrivals = Arrivals(stack, request_of(work, world), folder, usable[-1:])
+                measured, share = measure(arrivals, stack, work, options.seconds, options.rounds)
                 shares.append(share)
-                last = f"{rows:,} rows, {FACTORS[-1]} x capacity: share of the best goodput"
+                last = f"{work}, {FACTORS[-1]} x capacity: share of the best goodput"
                 lines += [*measured, Line("overload", last, round(share, 3), "share")]
     show(f"Overload, deadline {DEADLINE_SECONDS:g} s, {len(usable)} processors", lines)
-    RESULTS.with_name("overload.json").unlink(missing_ok=True)  # of one run only
-    record(lines, RESULTS.with_name("overload.json"))
+    if (tuple(options.works), options.seconds, options.rounds) == (works, SECONDS, ROUNDS):
+        RESULTS.with_name("overload.json").unlink(missing_ok=True)  # of one run only
+        record(lines, RESULTS.with_name("overload.json"))
     return int(min(shares) < LEAST)
 
 

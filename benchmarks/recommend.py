@@ -29,6 +29,7 @@ from benchmarks.serve_world import Question, World, demo_world
 from benchmarks.targets import exit_code
 from shortlist.contracts import Files
 from shortlist.rollout.local.stack import Stack
+from shortlist.serving.server.requests.headers import recommend_model
 from shortlist.serving.traffic.requests import prepare
 from shortlist.slates.ordering.order import order
 from shortlist.slates.recommender import Recommender, SlateRequest
@@ -132,15 +133,9 @@ def time_requests(world: World, stack: Stack, user: int) -> tuple[list[float], l
     question, name = Question(world, world.models["xgboost"], CANDIDATES), world.spec.name
     question.inputs["user_id"] = np.array([user])
     ranked = prepare(question.inputs, "http", name)
-    user_inputs = {key: question.inputs[key] for key in ("user_id", "surface", "device")}
-    inputs = [{"name": "k", "datatype": "INT64", "shape": [1], "data": [PLACES]}] + [
-        {"name": key, "datatype": "INT64" if value.dtype.kind == "i" else "BYTES", "shape": [1], "data": value.tolist()}
-        for key, value in user_inputs.items()
-    ]
-    body = json.dumps({"inputs": inputs}).encode()
     asks = (
         (f"/v2/models/{name}/infer", ranked.body, ranked.headers),
-        (f"/v2/models/{name}.recommend/infer", body, {"Content-Type": "application/json"}),
+        slate_request(world, question),
     )
     spent: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
@@ -148,10 +143,21 @@ def time_requests(world: World, stack: Stack, user: int) -> tuple[list[float], l
             # Anew in each round: the gateway closes a connection that waits for long.
             with contextlib.closing(Caller(stack.port, *ask)) as caller:
                 times.extend(timed(caller.ask, CALLS))
-                response = json.loads(caller.ask()) if ask[1] is body else {"outputs": []}
+                response = json.loads(caller.ask()) if ask is asks[1] else {"outputs": []}
         slate = {output["name"]: output["data"] for output in response["outputs"]}
         assert len(slate["item_id"]) == PLACES and len({*slate["item_id"]}) == PLACES, slate
     return spent
+
+
+def slate_request(world: World, question: Question) -> tuple[str, bytes, dict[str, str]]:
+    """Return path, body and headers of a request for a slate for the user of a question."""
+    user_inputs = {key: question.inputs[key] for key in ("user_id", "surface", "device")}
+    inputs = [{"name": "k", "datatype": "INT64", "shape": [1], "data": [PLACES]}] + [
+        {"name": key, "datatype": "INT64" if value.dtype.kind == "i" else "BYTES", "shape": [1], "data": value.tolist()}
+        for key, value in user_inputs.items()
+    ]
+    path = f"/v2/models/{recommend_model(world.spec.name)}/infer"
+    return path, json.dumps({"inputs": inputs}).encode(), {"Content-Type": "application/json"}
 
 
 def lines_of(ranked: list[float], recommended: list[float], items: int) -> list[Line]:

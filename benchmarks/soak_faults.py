@@ -158,7 +158,8 @@ def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) ->
         log = Path(read_json(open_runs_folder(runs).stores / "feast" / spec.name / SERVING)["log"])
         rollouts = Rollouts(deployer, spec_file, runs, (1, 2))
         harm = Harm(deployer, rollouts, chance)
-        with asking(stack.backend_endpoint(), spec, log, folder / "ledger.parquet", rate) as count:
+        endpoint = stack.backend_endpoint().model_copy(update={"resend": True})
+        with asking(endpoint, spec, log, folder / "ledger.parquet", rate) as count:
             while count.value < rate:
                 time.sleep(0.1)
             with rollouts.running():

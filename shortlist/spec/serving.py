@@ -117,8 +117,9 @@ class Limits(Section):
     idle_seconds: float = Field(default=60, gt=0, le=3_600)
     """Longest time that a connection may be open without a request."""
     max_connections: int = Field(default=40_000, ge=16, le=1_000_000)
-    """Most client connections to each of the two gateways of this machine; further ones are closed at once. One client
-    address has at most 65 535 connections to a port, fewer than both gateways take."""
+    """Most client connections to each of the two gateways of this machine; further ones are closed at once. From a
+    quarter of them on, idle ones are closed sooner than after `idle_seconds`, from half on after a second. Fewer where
+    a process may not open as many files (`ulimit -Hn`)."""
     max_streams: int = Field(default=128, ge=1, le=4_096)
     """Most concurrent requests on one HTTP/2 connection."""
 

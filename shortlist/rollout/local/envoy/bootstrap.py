@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any
 from urllib.parse import quote
 
@@ -40,6 +41,10 @@ _CONNECTION_BUFFER = 1024 * 1024
 """Bytes of a connection that wait to be read or sent; request bodies are buffered separately, see `Limits`."""
 _OWN_HEAP = 128 * 1024 * 1024
 """Heap of an Envoy without any request body."""
+_CONNECTION_HEAP = 8 * 1024
+"""Heap of an idle connection; one that has had a request takes twice as much."""
+_OTHER_FILES = 4_096
+"""Files that an Envoy may open besides clients' connections: most are connections to servers."""
 _COPIES = 4
 """Copies of buffered bodies that an Envoy may hold: for retries, from the client, to the server."""
 _GRPC_CODES = {400: 3, 408: 4, 413: 8, REFUSED_STATUS: 8, 431: 8}
@@ -171,7 +176,16 @@ def _listener(port: int, manager: Config) -> Config:
 
 
 def _overload(limits: Limits) -> Config:
-    """Return the limits of connections and memory: the streams that hold most memory are reset first."""
+    """Return the limits of connections and memory: the streams that hold most memory are reset first.
+
+    Envoy limits no address's connections. Idle ones are closed the sooner, the more there are: who holds them has to
+    open them again and again, and others get their turn.
+    """
+    max_connections = limits.max_connections
+    _, max_files = getrlimit(RLIMIT_NOFILE)  # Envoy raises its own limit to it
+    if max_files != RLIM_INFINITY:
+        max_connections = min(max_connections, max(max_files // 2, max_files - _OTHER_FILES))
+    max_heap = _OWN_HEAP + _COPIES * limits.max_buffered_bytes
 
     def resource_monitor(name: str, **settings: int) -> Config:
         kind = f"type.googleapis.com/envoy.extensions.resource_monitors.{name}"
@@ -186,6 +200,10 @@ def _overload(limits: Limits) -> Config:
     def scaled(low: float, high: float) -> list[Config]:
         return trigger(scaled={"scaling_threshold": low, "saturation_threshold": high})
 
+    def with_idle_connections(share: float) -> float:
+        """Return the share of the heap that an Envoy uses with a share of all connections, all of them idle."""
+        return min(share, (_OWN_HEAP / 4 + share * max_connections * _CONNECTION_HEAP) / max_heap)
+
     timers = {
         "@type": "type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig",
         "timer_scale_factors": [{"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "1s"}],
@@ -194,19 +212,21 @@ def _overload(limits: Limits) -> Config:
         "refresh_interval": "0.1s",
         "buffer_factory_config": {"minimum_account_to_track_power_of_two": 18},  # streams that hold 128 KiB or more
         "resource_monitors": [
-            resource_monitor(
-                "fixed_heap.v3.FixedHeapConfig", max_heap_size_bytes=_OWN_HEAP + _COPIES * limits.max_buffered_bytes
-            ),
+            resource_monitor("fixed_heap.v3.FixedHeapConfig", max_heap_size_bytes=max_heap),
             resource_monitor(
                 "downstream_connections.v3.DownstreamConnectionsConfig",
-                max_active_downstream_connections=limits.max_connections,
+                max_active_downstream_connections=max_connections,
             )
             | {"name": "envoy.resource_monitors.global_downstream_max_connections"},
         ],
         "actions": [
             {"name": "envoy.overload_actions.reset_high_memory_stream", "triggers": scaled(0.8, 0.95)},
-            # Idle connections take 8 KB each: the more of the heap is used, the sooner they are closed.
-            {"name": "envoy.overload_actions.reduce_timeouts", "triggers": scaled(0.25, 0.5), "typed_config": timers},
+            # The monitor of connections triggers no action: how many are idle is told by the heap that they take.
+            {
+                "name": "envoy.overload_actions.reduce_timeouts",
+                "triggers": scaled(with_idle_connections(0.25), with_idle_connections(0.5)),
+                "typed_config": timers,
+            },
             {"name": "envoy.overload_actions.shrink_heap", "triggers": trigger(threshold={"value": 0.9})},
             {"name": "envoy.overload_actions.stop_accepting_requests", "triggers": trigger(threshold={"value": 0.98})},
         ],
