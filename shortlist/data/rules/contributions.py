@@ -51,8 +51,8 @@ def find_excess(rows: pl.DataFrame, by: str, share: float, of: str | None = None
     """Return why rows are beyond the share of who contributed them; null where they are not.
 
     The largest contributions are cut to one size: the share of what is left, but at least `typical` times the median
-    contribution. Where most rows have no contributor, being of servers that vouch for their users, the share alone
-    decides.
+    contribution. Where most rows have no contributor, or any has no sender, being of servers that vouch for their
+    users, the share alone decides: whoever sends more than they do is not the typical sender.
 
     Args:
         rows: Rows with `by`, `of`, `ROW_ID` and `AMOUNT`.
@@ -71,7 +71,9 @@ def find_excess(rows: pl.DataFrame, by: str, share: float, of: str | None = None
     named = counted.filter(pl.col(_NAME).is_not_null())
     contributions = named.group_by(_GROUP, _NAME).agg(pl.col(AMOUNT).sum().alias(_COUNT))
     totals = counted.group_by(_GROUP).agg(pl.col(AMOUNT).sum().alias(_TOTAL))
-    large = contributions.join(_caps(contributions.join(totals, on=_GROUP), share, typical), on=_GROUP)
+    named_share = 1.0 if by == BY_SENDER else 0.5
+    caps = _caps(contributions.join(totals, on=_GROUP), share, typical, named_share)
+    large = contributions.join(caps, on=_GROUP)
     large = large.filter(pl.col(_COUNT) > pl.col(_CAP))
     shuffled = named.join(large, on=[_GROUP, _NAME]).sort(pl.col(ROW_ID).hash(seed=1), _PLACE)
     is_beyond = pl.col(AMOUNT).cum_sum().over(_GROUP, _NAME) > pl.col(_CAP)
@@ -84,11 +86,11 @@ def find_excess(rows: pl.DataFrame, by: str, share: float, of: str | None = None
     return reasons.scatter(beyond[_PLACE], beyond["reason"])
 
 
-def _caps(contributions: pl.DataFrame, share: float, typical: int) -> pl.DataFrame:
+def _caps(contributions: pl.DataFrame, share: float, typical: int, named_share: float) -> pl.DataFrame:
     """Return the total and the largest allowed contribution of each group.
 
     Where the m largest are cut to c and all others have r, c = share (m c + r); the first m that leaves nobody above c
-    is the number of those that are cut.
+    is the number of those that are cut. The median decides where at least `named_share` of a group has contributors.
     """
     count, total = pl.col(_COUNT), pl.col(_TOTAL)
     ordered = contributions.sort(_COUNT, descending=True).with_columns(
@@ -97,6 +99,8 @@ def _caps(contributions: pl.DataFrame, share: float, typical: int) -> pl.DataFra
     cut = share * (total - pl.col("before")) / (1 - share * pl.col(_PLACE))
     suffices = (share * pl.col(_PLACE) < 1) & (cut >= count)
     cut_of_all = share * (total.first() - count.sum()) / (1 - share * pl.len())
-    least = pl.when(2 * count.sum() >= total.first()).then(typical * count.get((pl.len() - 1) // 2)).otherwise(1)
+    least = (
+        pl.when(count.sum() >= named_share * total.first()).then(typical * count.get((pl.len() - 1) // 2)).otherwise(1)
+    )
     cap = pl.coalesce(cut.filter(suffices).first(), pl.when(share * pl.len() < 1).then(cut_of_all), 0.0).floor()
     return ordered.group_by(_GROUP).agg(total.first(), pl.max_horizontal(cap, least).cast(pl.Int64).alias(_CAP))
