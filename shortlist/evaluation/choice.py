@@ -10,7 +10,7 @@ from shortlist.evaluation.metrics.intervals import Resampled, paired_differences
 from shortlist.evaluation.metrics.measure import scores_file
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 from shortlist.evaluation.metrics.records import TITLES, Metric, MetricDifference, Record
-from shortlist.evaluation.metrics.scores import check_same_rows, read_scores
+from shortlist.evaluation.metrics.scores import read_scores
 from shortlist.evaluation.value.evaluation import compare_slates
 from shortlist.spec.gates import Gates
 
@@ -99,13 +99,16 @@ def find_lower_earners(slates: Mapping[str, Path]) -> dict[str, str]:
 def _resample_candidates(
     scores: Mapping[str, Path], metric: Metric, limits: Gates, seed: int
 ) -> dict[str, Mapping[Metric, Resampled]]:
-    rows = {name: read_scores(scores_file(path), "validation") for name, path in scores.items()}
-    first, *other_rows = rows.values()
-    for compared_rows in other_rows:
-        check_same_rows(first, compared_rows)
-    if any(scored_rows.learnt for scored_rows in rows.values()):
-        raise UnmeasurableError("a candidate has learnt the validation days")
-    return {name: resample(scored_rows, limits.bootstrap_rounds, seed) for name, scored_rows in rows.items()}
+    resampled: dict[str, Mapping[Metric, Resampled]] = {}
+    digests = set()
+    for name, path in scores.items():  # one after another: the rows of all would take as many times the memory
+        rows = read_scores(scores_file(path), "validation")
+        digests.add(rows.digest)
+        if rows.learnt or len(digests) > 1:
+            reason = "has learnt the validation days" if rows.learnt else "was not scored on the rows of the others"
+            raise UnmeasurableError(f"candidate '{name}' {reason}")
+        resampled[name] = resample(rows, limits.bootstrap_rounds, seed)
+    return resampled
 
 
 def _lead_lower_bound(lead: MetricDifference) -> float:

@@ -145,10 +145,10 @@ def _compare_slices(
     candidate: ScoredModel, evidence: GateInputs, limits: Gates, seed: int
 ) -> tuple[tuple[SliceComparison, ...] | None, str]:
     reference = evidence.reference
-    if candidate.rows is None or reference.rows is None:
+    if candidate.read_rows is None or reference.read_rows is None:
         return None, candidate.measures.problem or f"{evidence.reference_name}: {reference.measures.problem}"
-    rows = candidate.rows, reference.rows
     try:
+        rows = candidate.read_rows(), reference.read_rows()
         if reference.is_partial:
             rows = select_common_rows(*rows)
         return compare_slices(*rows, limits, seed), ""
@@ -169,7 +169,7 @@ def _make_verdict(outcomes: list[_CandidateOutcome], evidence: GateInputs, limit
         },
         slices={outcome.measures.model: outcome.slices for outcome in outcomes if outcome.slices is not None},
         slice_reference=evidence.reference_name,
-        best_possible=best_possible(evidence.baseline.rows) if evidence.baseline.rows else None,
+        best_possible=best_possible(rows) if (rows := evidence.baseline.rows) else None,
         champion=evidence.champion,
         skew=evidence.skew,
         log=evidence.log,

@@ -34,11 +34,10 @@ def validation_metrics(
     Raises:
         UnmeasurableError: See `shortlist.evaluation.metrics.pointwise.check_scores`.
     """
-    labels_f64, scores_f64 = labels.astype(np.float64), scores.astype(np.float64)
-    varies = labels_f64.min() != labels_f64.max()
+    varies = labels.min() != labels.max()
     return {
-        "validation_log_loss": log_loss(labels_f64, scores_f64, weights),
-        "validation_auc": auc(labels_f64, scores_f64, weights) if varies else None,
+        "validation_log_loss": log_loss(labels, scores, weights),
+        "validation_auc": auc(labels, scores, weights) if varies else None,
     }
 
 

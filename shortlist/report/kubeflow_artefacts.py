@@ -109,12 +109,12 @@ def show_classification(artefact: ClassificationArtefact, scores: Path, threshol
     """
     try:
         rows = read_scores(scores_file(scores), "test")
-        check_classes(rows.labels)
+        check_classes(rows.stored_labels)
     except UnmeasurableError as problem:
         write_metadata(artefact, problem=str(problem))
         write_json(_prepare_file(artefact.path), {"problem": str(problem)})
         return
-    used_threshold = float(rows.labels.mean()) if threshold is None else threshold
+    used_threshold = rows.positives / rows.rows if threshold is None else threshold
     curve, matrix = _roc(rows), confusion_matrix(rows, used_threshold)
     artefact.log_roc_curve(*curve)
     artefact.log_confusion_matrix(_CATEGORIES, matrix)
@@ -133,14 +133,14 @@ def show_classification(artefact: ClassificationArtefact, scores: Path, threshol
 
 def confusion_matrix(rows: ScoredRows, threshold: float) -> list[list[int]]:
     """Return counts of rows: a line per label, negative first, and a column per prediction, negative first."""
-    is_positive = rows.scores >= threshold
-    return [[int((is_positive[rows.labels == label] == answer).sum()) for answer in (False, True)] for label in (0, 1)]
+    is_positive, labels = rows.stored_scores >= np.float64(threshold), rows.stored_labels
+    return [[int((is_positive[labels == label] == answer).sum()) for answer in (False, True)] for label in (0, 1)]
 
 
 def _roc(rows: ScoredRows) -> tuple[list[float], list[float], list[float]]:
     """Return false and true positive rates at thresholds, from the highest to the lowest, both ends included."""
     cuts = np.unique(np.quantile(rows.scores, np.linspace(0, 1, _CURVE_POINTS)))[::-1]
-    rates = (_rates(rows.scores[rows.labels == label], cuts) for label in (0, 1))
+    rates = (_rates(rows.stored_scores[rows.stored_labels == label], cuts) for label in (0, 1))
     fpr, tpr = ([0.0, *rate] for rate in rates)
     return fpr, tpr, [1.0, *cuts.round(6).tolist()]
 

@@ -71,7 +71,7 @@ def _score_days(ranker: Ranker[Any], table: DayTable) -> Iterator[pa.Table]:
     first = 0  # position in the held-out scores
     total = sum(part.rows for part in table.days if part.day in part_of)
     with progress(f"scoring {ranker.kind}", total=total) as advance:
-        for day, frame in table.frames(set(part_of)):
+        for day, _, frame in table.pieces(set(part_of)):
             held_out = part_of[day] == "validation" and ranker.held_out is not None
             held_out_rows = slice(first, first + frame.height) if held_out else None
             first += frame.height if held_out else 0

@@ -26,9 +26,9 @@ def queries_gate(
         champion: Those of the champion; None when there is none.
         limits: The declared queries.
     """
-    if candidate.rows is None:
+    if candidate.read_rows is None:
         return GateResult.from_failures("queries", [candidate.measures.problem or "no scores"], "")
-    rows = _join_scores(candidate.rows, baseline.rows, champion.rows if champion else None)
+    rows = _join_scores(candidate.read_rows(), baseline.rows, champion.rows if champion else None)
     failures, passes, values = [], [], dict[str, float]()
     for name, query in limits.queries.items():
         try:

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from shortlist.evaluation.metrics.pointwise import Floats, check_scores
+from shortlist.evaluation.metrics.pointwise import Labels, Probabilities, check_scores, row_pieces
 from shortlist.evaluation.metrics.records import Bin
 
 BINS = 20
 
 
-def calibration_bins(labels: Floats, scores: Floats, confidence: float, bins: int = BINS) -> tuple[Bin, ...]:
+def calibration_bins(labels: Labels, scores: Probabilities, confidence: float, bins: int = BINS) -> tuple[Bin, ...]:
     """Return the rows in bins of (nearly) equal count, by score; equal scores share a bin.
 
     Args:
@@ -27,11 +27,14 @@ def calibration_bins(labels: Floats, scores: Floats, confidence: float, bins: in
     check_scores(labels, scores)
     # Edges are scores themselves: an interpolated edge could separate scores that differ by rounding alone.
     edges = np.unique(np.quantile(scores, np.linspace(0, 1, bins + 1)[1:-1], method="higher"))
-    bin_numbers = np.searchsorted(edges, scores, side="right")
-    rows = np.bincount(bin_numbers)
+    rows, positives, score_sums = (np.zeros(edges.size + 1) for _ in range(3))
+    for piece in row_pieces(scores.size):
+        bin_numbers = np.searchsorted(edges, scores[piece], side="right")
+        rows += np.bincount(bin_numbers, minlength=rows.size)
+        positives += np.bincount(bin_numbers, labels[piece], rows.size)
+        score_sums += np.bincount(bin_numbers, scores[piece], rows.size)
     is_occupied = rows > 0
-    positives = np.bincount(bin_numbers, labels)[is_occupied]
-    mean_scores = np.bincount(bin_numbers, scores)[is_occupied] / rows[is_occupied]
+    positives, mean_scores = positives[is_occupied], score_sums[is_occupied] / rows[is_occupied]
     return tuple(
         _make_bin(int(count), int(positive_count), float(mean), confidence)
         for count, positive_count, mean in zip(rows[is_occupied], positives, mean_scores, strict=True)

@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.evaluation.metrics.pointwise import Floats, UnmeasurableError, auc, check_classes, log_losses
+from shortlist.evaluation.metrics.pointwise import Floats, UnmeasurableError, check_classes, log_losses, row_pieces
 from shortlist.evaluation.metrics.ranking import auc_per_group, list_weights, ndcg_per_group
 from shortlist.evaluation.metrics.records import METRICS, ConfidenceInterval, Metric, MetricDifference
 from shortlist.evaluation.metrics.scores import ScoredRows, check_same_rows
+from shortlist.evaluation.metrics.sorted_scores import SortedScores, weighted_sum
 
 FEWEST_CLUSTERS = 10
 """Fewest users for an interval: with fewer a bootstrap interval is far too narrow; with one it has no width."""
-
-
-class SortedScores:
-    """Scores that are sorted once, so that the AUC under any weights of the users takes one pass without sorting."""
-
-    def __init__(self, rows: ScoredRows) -> None:
-        order = np.argsort(rows.scores, kind="stable")
-        positive = rows.labels[order] == 1
-        scores, clusters = rows.scores[order], rows.clusters[order]
-        self._positive_clusters, self._negative_clusters = clusters[positive], clusters[~positive]
-        negatives = scores[~positive]
-        self._negatives_below = np.searchsorted(negatives, scores[positive], side="left")
-        self._negatives_not_above = np.searchsorted(negatives, scores[positive], side="right")
-        row_weights = None if rows.weights is None else rows.weights[order]
-        self._row_weights = None if row_weights is None else (row_weights[positive], row_weights[~positive])
-
-    def auc(self, weights: Floats) -> float:
-        """Return the AUC in which a row's weight is that of its user times its own; ties count half.
-
-        Args:
-            weights: Weight per user, shape (users,).
-
-        Returns:
-            The AUC; NaN when all weight lies on one class.
-        """
-        positive, negative = weights.take(self._positive_clusters), weights.take(self._negative_clusters)
-        if self._row_weights is not None:
-            positive, negative = positive * self._row_weights[0], negative * self._row_weights[1]
-        negative_up_to = np.concatenate(([0.0], np.cumsum(negative)))
-        negatives_beaten = (
-            negative_up_to.take(self._negatives_below) + negative_up_to.take(self._negatives_not_above)
-        ) / 2
-        pairs = positive.sum() * negative_up_to[-1]
-        return _dot(positive, negatives_beaten) / pairs if pairs else float("nan")
 
 
 class Resampled(NamedTuple):
@@ -66,13 +33,16 @@ class Resampled(NamedTuple):
         return ConfidenceInterval(low=min(float(low), self.value), value=self.value, high=max(float(high), self.value))
 
 
-def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled]:
+def resample(
+    rows: ScoredRows, rounds: int, seed: int, sorted_scores: SortedScores | None = None
+) -> dict[Metric, Resampled]:
     """Return every measurable metric, over resampled users (rows when there are no users).
 
     Args:
         rows: Scored rows of one split.
         rounds: Number of resamples.
         seed: Seed of the resamples.
+        sorted_scores: The scores of the rows, where they are sorted already.
 
     Returns:
         `auc` and `log_loss` always; `gauc` and `ndcg_at_10` where the log names users and enough of them (or of their
@@ -81,21 +51,19 @@ def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled
     Raises:
         UnmeasurableError: There is one class, or so few users of one class that a resample can miss them all.
     """
-    check_classes(rows.labels)
+    check_classes(rows.stored_labels)
     clusters = _count_clusters(rows)
-    losses = log_losses(rows.labels, rows.scores)
-    row_weights = np.ones(rows.rows) if rows.weights is None else rows.weights
-    sums: dict[Metric, _Sums] = {"log_loss": _Sums.by_cluster(rows.clusters, losses, row_weights, clusters)}
+    sorted_scores = SortedScores(rows) if sorted_scores is None else sorted_scores
+    sums: dict[Metric, _Sums] = {"log_loss": _Sums.of_rows(rows, clusters, log_losses)}
     sums |= _sum_ranking_metrics(rows)
-    sorted_scores = SortedScores(rows)
     aucs, values = np.empty(rounds), {name: np.empty(rounds) for name in sums}
     for round_number, weights in enumerate(_iter_resample_weights(clusters, rounds, seed)):
         aucs[round_number] = sorted_scores.auc(weights)
         for name, metric_sums in sums.items():
             values[name][round_number] = metric_sums.mean(weights)
     _check_resamples(aucs, rows)
-    resampled: dict[Metric, Resampled] = {"auc": Resampled(auc(rows.labels, rows.scores, rows.weights), aucs)}
-    equal_weights = np.ones(clusters)
+    equal_weights = np.ones(clusters, np.uint16)
+    resampled: dict[Metric, Resampled] = {"auc": Resampled(sorted_scores.auc(equal_weights), aucs)}
     for metric in METRICS:
         # A resample without a user of two classes has no GAUC: they are too few for an interval.
         if metric in sums and not np.isnan(values[metric]).any():
@@ -112,12 +80,14 @@ def constant_rate_gap(rows: ScoredRows, confidence: float, rounds: int, seed: in
         UnmeasurableError: There are too few users.
     """
     clusters = _count_clusters(rows)
-    row_weights = np.ones(rows.rows) if rows.weights is None else rows.weights
-    constant = np.full(rows.rows, np.average(rows.labels, weights=rows.weights))
-    gaps = log_losses(rows.labels, rows.scores) - log_losses(rows.labels, constant)
-    sums = _Sums.by_cluster(rows.clusters, gaps, row_weights, clusters)
+    rate = np.average(rows.stored_labels, weights=rows.weights)
+
+    def gaps(labels: Floats, scores: Floats) -> Floats:
+        return log_losses(labels, scores) - log_losses(labels, np.full(labels.size, rate))
+
+    sums = _Sums.of_rows(rows, clusters, gaps)
     values = np.array([sums.mean(weights) for weights in _iter_resample_weights(clusters, rounds, seed)])
-    return Resampled(sums.mean(np.ones(clusters)), values).interval(confidence)
+    return Resampled(sums.mean(np.ones(clusters, np.uint16)), values).interval(confidence)
 
 
 def paired_differences(
@@ -185,9 +155,27 @@ class _Sums(NamedTuple):
         sums = (np.bincount(clusters, addends, size).astype(np.float64) for addends in (values * weights, weights))
         return cls(*sums)
 
-    def mean(self, weights: Floats) -> float:
-        weight = _dot(weights, self.denominators)
-        return _dot(weights, self.numerators) / weight if weight else float("nan")
+    @classmethod
+    def of_rows(cls, rows: ScoredRows, size: int, value: Callable[[Floats, Floats], Floats]) -> _Sums:
+        """Return the sums of a value of labels and scores, and of the weights of rows, by cluster."""
+        numerators, weights = np.zeros(size), rows.weights
+        # Where every row is a cluster of its own, each counts once.
+        has_users = weights is not None or size < rows.rows
+        denominators = np.zeros(size) if has_users else np.broadcast_to(np.float64(1), size)
+        for piece in row_pieces(rows.rows):
+            labels, scores = (part[piece].astype(np.float64) for part in (rows.stored_labels, rows.stored_scores))
+            weight = np.ones(labels.size) if weights is None else weights[piece]
+            np.add.at(numerators, rows.clusters[piece], value(labels, scores) * weight)
+            if has_users:
+                np.add.at(denominators, rows.clusters[piece], weight)
+        return cls(numerators, denominators)
+
+    def mean(self, weights: npt.NDArray[Any]) -> float:
+        """Return the metric with a weight per cluster; NaN where all weights are 0."""
+        pieces = row_pieces(weights.size)
+        weight = sum(weighted_sum(weights[piece], self.denominators[piece]) for piece in pieces)
+        total = sum(weighted_sum(weights[piece], self.numerators[piece]) for piece in pieces)
+        return total / weight if weight else float("nan")
 
 
 def _sum_ranking_metrics(rows: ScoredRows) -> dict[Metric, _Sums]:
@@ -231,12 +219,17 @@ def _subtract_metric(
     )
 
 
-def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[Floats]:
-    """Yield for each round how often each user was drawn: with replacement, as many draws as users."""
-    generator = np.random.default_rng(seed)
+def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[npt.NDArray[np.uint16]]:
+    """Yield for each round how often each user was drawn: with replacement, as many draws as users.
+
+    They are drawn piece by piece, which draws the same; two bytes hold how often one of many users is drawn.
+    """
+    generator, one = np.random.default_rng(seed), np.uint16(1)
     for _ in range(rounds):
-        draws = generator.integers(0, clusters, clusters)
-        yield np.bincount(draws, minlength=clusters).astype(np.float64)
+        counts = np.zeros(clusters, np.uint16)
+        for piece in row_pieces(clusters):
+            np.add.at(counts, generator.integers(0, clusters, piece.stop - piece.start), one)
+        yield counts
 
 
 def _count_clusters(rows: ScoredRows) -> int:
@@ -255,8 +248,3 @@ def _check_resamples(values: Floats, rows: ScoredRows) -> None:
             f"{missing} of {values.size} resamples hold one class; {rows.positives} positives in {rows.rows} rows come"
             " from too few users for an interval"
         )
-
-
-def _dot(values: Floats, weights: Floats) -> float:
-    # Not `@`: its threads wait for each other longer than so short a sum takes (10 ms against 0.4 when cores are busy).
-    return float((values * weights).sum())

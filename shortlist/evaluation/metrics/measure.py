@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,16 +53,24 @@ def scores_file(scores: Path) -> Path:
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """A model's scored test rows and its measures on them; rows is None when they cannot be read."""
+    """A model's scored test rows and its measures on them; the rows of several models are not in memory at once."""
 
     measures: Measures
-    rows: ScoredRows | None
+    read_rows: Callable[[], ScoredRows] | None
+    """Reads the rows; None when they cannot be read."""
+    digest: str = ""
+    """See `ScoredRows.digest`."""
     resampled: Mapping[Metric, Resampled] = field(default_factory=dict)
     """Resampled metrics; empty when nothing can be measured."""
     labels: Mapping[str, ScoredModel] = field(default_factory=dict)
     """Test rows and measures of its further labels, by label."""
     is_partial: bool = False
     """Whether it was scored on some of the test rows only, and is compared on those."""
+
+    @property
+    def rows(self) -> ScoredRows | None:
+        """The scored test rows, read anew; None when they cannot be read."""
+        return None if self.read_rows is None else self.read_rows()
 
 
 HEAVY_USER_SHARE: Final = 0.03
@@ -85,19 +94,20 @@ def deciding_metric(limits: Gates, measures: Measures) -> Metric:
 def compare(candidate: ScoredModel, reference: ScoredModel, limits: Gates) -> PairedComparison:
     """Return the paired comparison of two models, or the reason why they cannot be compared."""
     name = reference.measures.model
-    if candidate.rows is None or reference.rows is None:
+    if candidate.read_rows is None or reference.read_rows is None:
         return PairedComparison(reference=name, problem=candidate.measures.problem or reference.measures.problem)
     try:
         if reference.is_partial:
-            common_rows = select_common_rows(candidate.rows, reference.rows)
+            common_rows = select_common_rows(candidate.read_rows(), reference.read_rows())
             rounds, problem_text = limits.bootstrap_rounds, candidate.measures.problem
             partial_differences = bootstrap_differences(*common_rows, limits.confidence, rounds, _SEED)
             return PairedComparison(reference=name, differences=partial_differences, problem=problem_text)
-        check_same_rows(candidate.rows, reference.rows)
+        if candidate.digest != reference.digest:
+            check_same_rows(candidate.read_rows(), reference.read_rows())
     except UnmeasurableError as problem:
         return PairedComparison(reference=name, problem=str(problem))
     metric_differences = paired_differences(
-        candidate.resampled, reference.resampled, limits.confidence, candidate.rows.rows
+        candidate.resampled, reference.resampled, limits.confidence, candidate.measures.rows
     )
     return PairedComparison(
         reference=name, differences=metric_differences, problem=candidate.measures.problem or reference.measures.problem
@@ -114,10 +124,10 @@ def measure_common_rows(scored: ScoredModel, model: ScoredModel, limits: Gates, 
         seed: Seed of the bootstrap.
     """
     name, role = scored.measures.model, scored.measures.role
-    if scored.rows is None or model.rows is None:
+    if scored.read_rows is None or model.read_rows is None:
         return scored
     try:
-        _, rows = select_common_rows(model.rows, scored.rows)
+        _, rows = select_common_rows(model.read_rows(), scored.read_rows())
         if rows.rows < limits.min_test_rows:
             raise UnmeasurableError(
                 f"only {rows.rows} test rows are valid as the log was declared then and now; min_test_rows is"
@@ -138,11 +148,9 @@ def measure(model: str, role: Role, scores: Path, limits: Gates, seed: int) -> S
         limits: Confidence level and bootstrap rounds.
         seed: Seed of the bootstrap.
     """
-    try:
-        rows = read_scores(scores_file(scores), "test")
-    except UnmeasurableError as problem:
-        return ScoredModel(Measures(model=model, role=role, problem=str(problem)), None)
-    scored = measure_rows(model, role, rows, limits, seed)
+    scored = _measure_label(model, role, scores, "", limits, seed)
+    if scored.read_rows is None:
+        return scored
     labels = {name: _measure_label(model, role, scores, name, limits, seed)
               for name in further_labels(scores_file(scores))}  # fmt: skip
     measured = {
@@ -161,12 +169,15 @@ def _read_training_only_effects(path: Path) -> tuple[TrainingOnlyEffect, ...]:
 
 
 def _measure_label(model: str, role: Role, scores: Path, label: str, limits: Gates, seed: int) -> ScoredModel:
+    """Return a model's measures on a label; empty: the main label."""
+    read_rows = partial(read_scores, scores_file(scores), "test", label)
     try:
-        rows = read_scores(scores_file(scores), "test", label)
+        rows = read_rows()
     except UnmeasurableError as problem:
         return ScoredModel(Measures(model=model, role=role, problem=str(problem)), None)
-    scored = measure_rows(model, role, rows, limits, seed)
-    return replace(scored, measures=scored.measures.model_copy(update={"best_possible": best_possible(rows)}))
+    scored = replace(measure_rows(model, role, rows, limits, seed), read_rows=read_rows)
+    best = best_possible(rows) if label else None
+    return replace(scored, measures=scored.measures.model_copy(update={"best_possible": best}))
 
 
 def validation_gauc(scores: Path) -> float | None:
@@ -188,12 +199,12 @@ def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: 
         rows=rows.rows,
         positives=rows.positives,
         mean_score=float(np.average(rows.scores, weights=rows.weights)),
-        label_rate=float(np.average(rows.labels, weights=rows.weights)),
+        label_rate=float(np.average(rows.stored_labels, weights=rows.weights)),
     )
     try:
         resampled = resample(rows, limits.bootstrap_rounds, seed)
     except UnmeasurableError as problem:
-        return ScoredModel(measures.model_copy(update={"problem": str(problem)}), rows)
+        return ScoredModel(measures.model_copy(update={"problem": str(problem)}), lambda: rows, rows.digest)
     curves = _curves(rows, limits.confidence)
     numbers: dict[str, Any] = {
         **{metric: resampled_metric.interval(limits.confidence) for metric, resampled_metric in resampled.items()},
@@ -204,7 +215,7 @@ def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: 
         "calibration_noise": calibration_noise(curves.calibration),
         "curves": curves,
     }
-    return ScoredModel(measures.model_copy(update=numbers), rows, resampled)
+    return ScoredModel(measures.model_copy(update=numbers), lambda: rows, rows.digest, resampled)
 
 
 def _ranked_users(rows: ScoredRows) -> dict[str, int]:
@@ -243,10 +254,11 @@ def best_possible(rows: ScoredRows) -> Scores | None:
 
 
 def _curves(rows: ScoredRows, confidence: float) -> Curves:
-    edges, shares = score_histogram(rows.scores)
+    labels, scores = rows.stored_labels, rows.stored_scores
+    edges, shares = score_histogram(scores)
     return Curves(
-        roc=tuple(roc_points(rows.labels, rows.scores)),
-        calibration=calibration_bins(rows.labels, rows.scores, confidence),
+        roc=tuple(roc_points(labels, scores)),
+        calibration=calibration_bins(labels, scores, confidence),
         histogram_edges=tuple(edges),
         histogram_shares=tuple(shares),
     )

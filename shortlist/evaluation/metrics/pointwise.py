@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,15 @@ import numpy.typing as npt
 from shortlist.contracts import ShortlistError
 
 Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[Any]
+"""0 or 1, of any type: tables hold them in a byte each."""
+Probabilities = npt.NDArray[np.floating[Any]]
+"""Scores, of any precision: tables hold them in four bytes each."""
 SMALLEST_PROBABILITY = 1e-7
 """Scores are clipped to [1e-7, 1 - 1e-7] in a log loss: single precision cannot tell 1 from less than 1e-7 below it."""
 
-
+PIECE_ROWS: Final = 2**17
+"""Rows of a piece, whose numbers fit into a processor's cache."""
 _MIN_HISTOGRAM_WIDTH = 0.01
 """Least range of a histogram of scores: its edges are rounded to six digits and must stay distinct."""
 
@@ -22,7 +27,16 @@ class UnmeasurableError(ShortlistError):
     """Nothing can be measured: no rows, one class, or scores that are not probabilities. Never a success."""
 
 
-def check_scores(labels: Floats, scores: Floats) -> None:
+def row_pieces(rows: int) -> list[slice]:
+    """Return consecutive pieces of rows: temporary numbers of all rows need not be in memory at once.
+
+    >>> row_pieces(200_000)
+    [slice(0, 131072, None), slice(131072, 200000, None)]
+    """
+    return [slice(first, min(first + PIECE_ROWS, rows)) for first in range(0, rows, PIECE_ROWS)]
+
+
+def check_scores(labels: Labels, scores: Probabilities) -> None:
     """Raise for rows on which no metric is defined.
 
     Args:
@@ -44,13 +58,13 @@ def check_scores(labels: Floats, scores: Floats) -> None:
         raise UnmeasurableError(f"scores lie between {scores.min():.4g} and {scores.max():.4g}, not between 0 and 1")
 
 
-def check_classes(labels: Floats) -> None:
+def check_classes(labels: Labels) -> None:
     """Raise for rows of one class.
 
     Raises:
         UnmeasurableError: All labels are equal.
     """
-    positives = int(labels.sum())
+    positives = int(np.count_nonzero(labels))
     # AUC is undefined with one class; a day of only negatives must hold the gate, not pass it.
     if positives in (0, labels.size):
         raise UnmeasurableError(f"only one class: {positives} positives in {labels.size} rows")
@@ -60,7 +74,7 @@ Weights = npt.NDArray[np.floating[Any]]
 """Number of impressions that each row stands for: the inverse sampling probability where a sample was logged."""
 
 
-def auc(labels: Floats, scores: Floats, weights: Weights | None = None) -> float:
+def auc(labels: Labels, scores: Probabilities, weights: Weights | None = None) -> float:
     """Return the probability that a random positive is scored above a random negative; ties count half.
 
     Args:
@@ -87,7 +101,7 @@ def auc(labels: Floats, scores: Floats, weights: Weights | None = None) -> float
     return float((negatives_below + negatives_not_above) / (2 * positives.size * negatives.size))
 
 
-def _weighted_auc(labels: Floats, scores: Floats, weights: Weights) -> float:
+def _weighted_auc(labels: Labels, scores: Probabilities, weights: Weights) -> float:
     is_positive = labels == 1
     order = np.argsort(scores[~is_positive], kind="stable")
     negatives, weight = scores[~is_positive][order], weights[~is_positive][order].astype(np.float64)
@@ -101,14 +115,14 @@ def _weighted_auc(labels: Floats, scores: Floats, weights: Weights) -> float:
     )
 
 
-def log_losses(labels: Floats, scores: Floats) -> Floats:
+def log_losses(labels: Labels, scores: Probabilities) -> Floats:
     """Return every row's negative log likelihood in nats, shape (rows,)."""
-    clipped = np.clip(scores, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
+    clipped = np.clip(scores.astype(np.float64), SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
     losses: Floats = -np.log(np.where(labels == 1, clipped, 1 - clipped))
     return losses
 
 
-def log_loss(labels: Floats, scores: Floats, weights: Weights | None = None) -> float:
+def log_loss(labels: Labels, scores: Probabilities, weights: Weights | None = None) -> float:
     """Return the mean negative log likelihood in nats, of weighted rows where there are weights.
 
     Raises:
@@ -118,11 +132,14 @@ def log_loss(labels: Floats, scores: Floats, weights: Weights | None = None) -> 
     0.367
     """
     check_scores(labels, scores)
-    losses = log_losses(labels, scores)
-    return float(losses.mean() if weights is None else np.average(losses, weights=weights))
+    total = 0.0
+    for piece in row_pieces(labels.size):
+        losses = log_losses(labels[piece], scores[piece])
+        total += float((losses if weights is None else losses * weights[piece]).sum())
+    return total / (labels.size if weights is None else float(weights.sum(dtype=np.float64)))
 
 
-def roc_points(labels: Floats, scores: Floats, points: int = 200) -> list[tuple[float, float]]:
+def roc_points(labels: Labels, scores: Probabilities, points: int = 200) -> list[tuple[float, float]]:
     """Return at most `points` points (false positive rate, true positive rate) of the ROC curve, ends included.
 
     Raises:
@@ -130,23 +147,30 @@ def roc_points(labels: Floats, scores: Floats, points: int = 200) -> list[tuple[
     """
     check_scores(labels, scores)
     check_classes(labels)
-    order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), scores.size - 1)  # of rows that share a score
-    positives = np.concatenate([[0], np.cumsum(labels[order])[ends]])
-    negatives = np.concatenate([[0], ends + 1]) - positives
-    false_positive, true_positive = negatives / negatives[-1], positives / positives[-1]
-    # Points at equal steps along the curve, not along the scores: otherwise most would be on its steep start.
-    curve_position = false_positive + true_positive
-    point_numbers = np.unique(
-        np.searchsorted(curve_position, np.linspace(0, 2, points)).clip(max=curve_position.size - 1)
-    )
-    return [
-        (round(float(x), 5), round(float(y), 5))
-        for x, y in zip(false_positive[point_numbers], true_positive[point_numbers], strict=True)
-    ]
+    order = np.argsort(scores, kind="stable")
+    ordered_scores, positives_up_to = scores[order], np.cumsum(labels[order] == 1, dtype=np.int32)
+    del order  # of many rows it is the largest of all
+    rows, positives = ordered_scores.size, int(positives_up_to[-1])
+    starts = np.append(0, np.flatnonzero(ordered_scores[1:] != ordered_scores[:-1]) + 1)[::-1]
+
+    def rates(number: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Return both rates where rows of so many different scores, the highest first, are called positive."""
+        start = starts[np.maximum(number, 1) - 1]
+        called_positives = positives - np.where(start > 0, positives_up_to[start - 1], 0)
+        called, called_positives = (np.where(number > 0, count, 0) for count in (rows - start, called_positives))
+        return (called - called_positives) / (rows - positives), called_positives / positives
+
+    # Points at equal steps along the curve, not along the scores: otherwise most would be on its steep start. They are
+    # searched by halves, so that the curve is not in memory as a whole.
+    steps, low, high = np.linspace(0, 2, points), np.zeros(points, np.intp), np.full(points, starts.size)
+    while (low < high).any():
+        middle = (low + high) // 2
+        is_before = (sum(rates(middle)) < steps) & (low < high)
+        low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
+    return [(round(float(x), 5), round(float(y), 5)) for x, y in zip(*rates(np.unique(low)), strict=True)]
 
 
-def score_histogram(scores: Floats, bins: int = 40) -> tuple[list[float], list[float]]:
+def score_histogram(scores: Probabilities, bins: int = 40) -> tuple[list[float], list[float]]:
     """Return the edges, shape (bins + 1,), and the share of rows per bin, shape (bins,), sum 1.
 
     The last bin ends at the 99.5th percentile and holds everything above it, so that a few extremes do not flatten the
@@ -156,5 +180,5 @@ def score_histogram(scores: Floats, bins: int = 40) -> tuple[list[float], list[f
     if top - low < _MIN_HISTOGRAM_WIDTH:
         low = max(0.0, min((low + top - _MIN_HISTOGRAM_WIDTH) / 2, 1 - _MIN_HISTOGRAM_WIDTH))
         top = low + _MIN_HISTOGRAM_WIDTH
-    counts, edges = np.histogram(np.minimum(scores, top), bins=bins, range=(low, top))
+    counts, edges = np.histogram(np.minimum(scores, top, dtype=np.float64), bins=bins, range=(low, top))
     return edges.round(6).tolist(), (counts / scores.size).round(6).tolist()

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns, Files, best_column, label_column, score_column
-from shortlist.evaluation.metrics.pointwise import Floats, UnmeasurableError, check_scores
+from shortlist.evaluation.metrics.pointwise import PIECE_ROWS, Floats, UnmeasurableError, check_scores
 from shortlist.storage.artefacts import IntegrityError, read_json
+from shortlist.storage.row_digest import RowDigest, row_hashes
 
 SPLIT = "split"
 SCORE = "score"
 REQUEST = "request_id"
 LEARNT = "learnt"
 """Column: whether the model that gave the score has learnt the row."""
+Clusters = npt.NDArray[np.integer[Any]]
 _REQUIRED_COLUMNS = (Columns.IMPRESSION, Columns.LABEL, SPLIT, SCORE)
 
 
@@ -27,11 +29,23 @@ class ScoredRows:
     """The rows of one split, ordered by impression."""
 
     frame: pl.DataFrame
-    """All columns of the scores file but the score; for a further label, `label` holds that label."""
-    labels: Floats
-    scores: Floats
-    clusters: npt.NDArray[np.intp]
+    """All columns of the scores file but split and score; for a further label, `label` holds that label."""
+    stored_labels: npt.NDArray[Any]
+    """Labels as the file holds them, in a byte each; `labels` are numbers to compute with, in eight."""
+    stored_scores: npt.NDArray[np.floating[Any]]
+    """Scores as the file holds them, in four bytes each; see `scores`."""
+    clusters: Clusters
     """Dense number of the row's user; the row's own number when the log names no users."""
+
+    @property
+    def labels(self) -> Floats:
+        """0 or 1, shape (rows,)."""
+        return self.stored_labels.astype(np.float64)
+
+    @property
+    def scores(self) -> Floats:
+        """Probabilities, shape (rows,)."""
+        return self.stored_scores.astype(np.float64)
 
     @property
     def users(self) -> npt.NDArray[np.intp] | None:
@@ -70,17 +84,25 @@ class ScoredRows:
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return self.labels.size
+        return self.stored_labels.size
 
     @property
     def positives(self) -> int:
         """Rows with label 1."""
-        return int(self.labels.sum())
+        return int(np.count_nonzero(self.stored_labels))
+
+    @property
+    def digest(self) -> str:
+        """Digest of impressions and labels: models that were scored on the same rows have the same."""
+        digest = RowDigest()
+        for rows in self.frame.select(Columns.IMPRESSION, Columns.LABEL).iter_slices(PIECE_ROWS):
+            digest.add(row_hashes(rows))
+        return str(digest)
 
     def filter_rows(self, mask: npt.NDArray[np.bool_]) -> ScoredRows:
         """Return the rows where `mask`, shape (rows,), is true; users are numbered again."""
         clusters = np.unique(self.clusters[mask], return_inverse=True)[1]
-        return ScoredRows(self.frame.filter(mask), self.labels[mask], self.scores[mask], clusters)
+        return ScoredRows(self.frame.filter(mask), self.stored_labels[mask], self.stored_scores[mask], clusters)
 
 
 def read_weights(frame: pl.DataFrame) -> Floats | None:
@@ -121,15 +143,18 @@ def read_scores(path: Path, split: Literal["validation", "test"], label: str = "
     scores_frame = pl.scan_parquet(path)
     if label:
         scores_frame = _select_label(scores_frame, columns, label)
-    frame = scores_frame.filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
+    frame = scores_frame.filter(pl.col(SPLIT) == split).drop(SPLIT).collect(engine="streaming")
+    if not frame[Columns.IMPRESSION].is_sorted():
+        frame = frame.sort(Columns.IMPRESSION)
     if not frame.height:
         raise UnmeasurableError(f"{path.name} holds no {split} rows")
     if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():
         raise UnmeasurableError(f"{path.name} holds {split} rows without a label or an impression")
-    if not frame[Columns.IMPRESSION].is_unique().all():
+    impressions = frame[Columns.IMPRESSION]
+    if (impressions[1:] == impressions[:-1]).any():
         raise UnmeasurableError(f"{path.name} scores an impression twice")
-    labels = frame[Columns.LABEL].cast(pl.Float64).to_numpy()
-    scores = frame[SCORE].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    score = frame[SCORE] if frame[SCORE].dtype == pl.Float32 else frame[SCORE].cast(pl.Float64)
+    labels, scores = frame[Columns.LABEL].to_numpy(), score.fill_null(float("nan")).to_numpy()
     check_scores(labels, scores)
     return ScoredRows(frame.drop(SCORE), labels, scores, _number_clusters(frame))
 
@@ -156,7 +181,7 @@ def check_same_rows(candidate: ScoredRows, reference: ScoredRows) -> None:
             f"they were not scored on the same rows: {candidate_impressions.len()} and {reference_impressions.len()}"
             f" impressions, {common} in common"
         )
-    if not np.array_equal(candidate.labels, reference.labels):
+    if not np.array_equal(candidate.stored_labels, reference.stored_labels):
         raise UnmeasurableError("the same impressions carry different labels")
 
 
@@ -174,7 +199,7 @@ def select_common_rows(rows: ScoredRows, reference: ScoredRows) -> tuple[ScoredR
     if not common.any():
         raise UnmeasurableError("they have no test row in common")
     selected = rows.filter_rows(common)
-    return selected, replace(selected, scores=reference.scores[referenced])
+    return selected, replace(selected, stored_scores=reference.stored_scores[referenced])
 
 
 def _find_missing_reason(path: Path) -> str:
@@ -184,9 +209,9 @@ def _find_missing_reason(path: Path) -> str:
         return f"{path.name} is missing; the model was not scored"
 
 
-def _number_clusters(frame: pl.DataFrame) -> npt.NDArray[np.intp]:
+def _number_clusters(frame: pl.DataFrame) -> Clusters:
     if Columns.USER not in frame.columns:
-        return np.arange(frame.height)
+        return np.arange(frame.height, dtype=np.uint32)
     # Rows without a user form one cluster: nothing shows that they are independent.
     return np.unique(_dense_numbers(frame[Columns.USER]), return_inverse=True)[1]
 

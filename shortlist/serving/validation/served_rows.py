@@ -13,7 +13,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files, score_column
 from shortlist.evaluation.metrics.measure import scores_file
-from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
+from shortlist.evaluation.metrics.scores import read_scores
 from shortlist.features.declared.slates import SLATE
 from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.features.rows.table_rows import read_day
@@ -72,15 +72,12 @@ def draw_reference_rows(scores: Path, count: int, seed: int) -> ReferenceRows:
         UnmeasurableError: There are no scores.
     """
     scored = read_scores(scores_file(scores), "test")
-    row_numbers = np.random.default_rng(seed).permutation(scored.rows)[:count]
-    return ReferenceRows(_with_scores(scored)[np.sort(row_numbers)], scored.rows)
-
-
-def _with_scores(scored: ScoredRows) -> pl.DataFrame:
+    row_numbers = np.sort(np.random.default_rng(seed).permutation(scored.rows)[:count])
     further_columns = [name for name in scored.frame.columns if name.startswith(score_column(""))]
-    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY, *further_columns)
-    scores = pl.Series("score", scored.scores.astype(np.float32))
-    return frame.with_columns(pl.Series(_TRUTH, scored.labels), scores)
+    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY, *further_columns)[row_numbers]
+    labels = pl.Series(_TRUTH, scored.stored_labels[row_numbers].astype(np.float64))
+    reference_scores = pl.Series("score", scored.stored_scores[row_numbers].astype(np.float32))
+    return ReferenceRows(frame.with_columns(labels, reference_scores), scored.rows)
 
 
 class ServedRows:
