@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from shortlist.evaluation.metrics.records import METRICS, ConfidenceInterval, Me
 from shortlist.evaluation.metrics.scores import ScoredRows, check_same_rows
 from shortlist.evaluation.metrics.sorted_scores import SortedScores, weighted_sum
 
+_MANY_CLUSTERS: Final = 2**20
 FEWEST_CLUSTERS = 10
 """Fewest users for an interval: with fewer a bootstrap interval is far too narrow; with one it has no width."""
 
@@ -222,11 +223,15 @@ def _subtract_metric(
 def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[npt.NDArray[np.uint16]]:
     """Yield for each round how often each user was drawn: with replacement, as many draws as users.
 
-    They are drawn piece by piece, which draws the same; two bytes hold how often one of many users is drawn.
+    Of very many users they are drawn piece by piece, which draws the same in a tenth of the memory.
     """
     generator, one = np.random.default_rng(seed), np.uint16(1)
     for _ in range(rounds):
-        counts = np.zeros(clusters, np.uint16)
+        if clusters <= _MANY_CLUSTERS:
+            draws = generator.integers(0, clusters, clusters)
+            yield np.bincount(draws, minlength=clusters).astype(np.uint16)
+            continue
+        counts = np.zeros(clusters, np.uint16)  # more than two bytes hold are never drawn of so many
         for piece in row_pieces(clusters):
             np.add.at(counts, generator.integers(0, clusters, piece.stop - piece.start), one)
         yield counts

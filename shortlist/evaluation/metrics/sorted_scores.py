@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.evaluation.metrics.pointwise import Floats, row_pieces
-from shortlist.evaluation.metrics.scores import ScoredRows
+from shortlist.evaluation.metrics.pointwise import Floats, Probabilities, Weights, row_pieces
+from shortlist.evaluation.metrics.scores import Clusters, ScoredRows
+
+
+class _Piece(NamedTuple):
+    """Consecutive rows in the order of their scores, those of equal scores together."""
+
+    positive_clusters: Clusters
+    negative_clusters: Clusters
+    negatives_below: npt.NDArray[np.int32]
+    """Number of the piece's negatives that are scored below each positive."""
+    negatives_not_above: npt.NDArray[np.int32]
+    positive_row_weights: Weights | float
+    negative_row_weights: Weights | float
 
 
 class SortedScores:
@@ -18,14 +30,12 @@ class SortedScores:
     def __init__(self, rows: ScoredRows) -> None:
         order = np.argsort(rows.stored_scores, kind="stable")
         scores = rows.stored_scores[order]
-        self._starts_score = np.append(True, scores[1:] != scores[:-1])[: scores.size]
-        self._is_positive = rows.stored_labels[order] == 1
-        self._clusters = rows.clusters[order]
-        self._row_weights = None if rows.weights is None else rows.weights[order]
-        # Pieces of rows, whose numbers fit into the cache; rows of equal scores stay together.
-        firsts = (piece.start + int(np.argmax(self._starts_score[piece.start :])) for piece in row_pieces(scores.size))
-        cuts = sorted({0, *(first for first in firsts if self._starts_score[first]), scores.size})
-        self._pieces = [slice(first, last) for first, last in pairwise(cuts)]
+        weights = rows.weights
+        cuts = {int(np.searchsorted(scores, scores[piece.start], side="left")) for piece in row_pieces(scores.size)}
+        self._pieces = [
+            _make_piece(rows, weights, order[first:last], scores[first:last])
+            for first, last in pairwise(sorted({*cuts, scores.size}))
+        ]
 
     def auc(self, weights: npt.NDArray[Any]) -> float:
         """Return the AUC in which a row's weight is that of its user times its own; ties count half.
@@ -38,16 +48,30 @@ class SortedScores:
         """
         correct_pairs = positives = negatives = 0.0
         for piece in self._pieces:
-            weight = weights.take(self._clusters[piece]).astype(np.float64)
-            weight *= 1.0 if self._row_weights is None else self._row_weights[piece]
-            positive_weight = np.where(self._is_positive[piece], weight, 0.0)
-            starts = np.flatnonzero(self._starts_score[piece])
-            positive, negative = (np.add.reduceat(part, starts) for part in (positive_weight, weight - positive_weight))
-            negative_up_to = negatives + np.cumsum(negative)
-            correct_pairs += weighted_sum(positive, negative_up_to - negative / 2)
-            positives, negatives = positives + float(positive.sum()), float(negative_up_to[-1])
+            positive = weights.take(piece.positive_clusters) * piece.positive_row_weights
+            negative = weights.take(piece.negative_clusters) * piece.negative_row_weights
+            negatives_up_to = np.concatenate(([0.0], np.cumsum(negative)))
+            negatives_beaten = (
+                negatives_up_to.take(piece.negatives_below) + negatives_up_to.take(piece.negatives_not_above)
+            ) / 2
+            positive_sum = float(positive.sum())
+            correct_pairs += weighted_sum(positive, negatives_beaten) + positive_sum * negatives
+            positives, negatives = positives + positive_sum, negatives + float(negatives_up_to[-1])
         pairs = positives * negatives
         return correct_pairs / pairs if pairs else float("nan")
+
+
+def _make_piece(
+    rows: ScoredRows, weights: Weights | None, order: npt.NDArray[np.intp], scores: Probabilities
+) -> _Piece:
+    is_positive = rows.stored_labels[order] == 1
+    positive_rows, negative_rows = order[is_positive], order[~is_positive]
+    negatives = scores[~is_positive]
+    below, not_above = (
+        np.searchsorted(negatives, scores[is_positive], side=side).astype(np.int32) for side in ("left", "right")
+    )
+    row_weights = (1.0, 1.0) if weights is None else (weights[positive_rows], weights[negative_rows])
+    return _Piece(rows.clusters[positive_rows], rows.clusters[negative_rows], below, not_above, *row_weights)
 
 
 def weighted_sum(values: npt.NDArray[Any], weights: Floats) -> float:
