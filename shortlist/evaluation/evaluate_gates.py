@@ -25,7 +25,7 @@ from shortlist.evaluation.metrics.measure import ScoredModel, best_possible, com
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 from shortlist.evaluation.metrics.records import Measures, PairedComparison, SliceComparison
 from shortlist.evaluation.metrics.scores import select_common_rows
-from shortlist.evaluation.metrics.slices import compare_slices
+from shortlist.evaluation.metrics.slices import compare_slices, has_slices
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json
@@ -148,10 +148,13 @@ def _compare_slices(
     if candidate.read_rows is None or reference.read_rows is None:
         return None, candidate.measures.problem or f"{evidence.reference_name}: {reference.measures.problem}"
     try:
-        rows = candidate.read_rows(), reference.read_rows()
+        rows = candidate.read_rows()
+        if candidate.digest == reference.digest and not has_slices(rows, limits):
+            return (), ""
+        both_rows = rows, reference.read_rows()
         if reference.is_partial:
-            rows = select_common_rows(*rows)
-        return compare_slices(*rows, limits, seed), ""
+            both_rows = select_common_rows(*both_rows)
+        return compare_slices(*both_rows, limits, seed), ""
     except UnmeasurableError as problem:
         return None, str(problem)
 

@@ -151,7 +151,7 @@ def roc_points(labels: Labels, scores: Probabilities, points: int = 200) -> list
     ordered_scores, positives_up_to = scores[order], np.cumsum(labels[order] == 1, dtype=np.int32)
     del order  # of many rows it is the largest of all
     rows, positives = ordered_scores.size, int(positives_up_to[-1])
-    starts = np.append(0, np.flatnonzero(ordered_scores[1:] != ordered_scores[:-1]) + 1)[::-1]
+    starts = np.flatnonzero(np.append(True, ordered_scores[1:] != ordered_scores[:-1]))[::-1]
 
     def rates(number: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Return both rates where rows of so many different scores, the highest first, are called positive."""

@@ -46,6 +46,12 @@ def compare_slices(
     return (*by_condition, *correct_p_values(comparisons, limits.max_slice_auc_drop))
 
 
+def has_slices(rows: ScoredRows, limits: Gates) -> bool:
+    """Return whether there is a slice to compare."""
+    cold_columns = any(name in rows.frame.columns for name in COLD_COLUMNS)
+    return bool(limits.conditions or limits.slice_columns or cold_columns)
+
+
 def correct_p_values(slices: Sequence[SliceComparison], margin: float) -> tuple[SliceComparison, ...]:
     """Return the slices with p-values, Holm-corrected for the number of judged slices."""
     judged = [comparison for comparison in slices if comparison.difference is not None]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
+from shortlist.evaluation.metrics import intervals, pointwise
 from shortlist.evaluation.metrics.intervals import FEWEST_CLUSTERS, SortedScores, bootstrap, bootstrap_differences
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 from shortlist.evaluation.metrics.scores import ScoredRows
@@ -104,3 +107,40 @@ def test_no_interval_if_all_positives_are_of_one_user() -> None:
 def test_one_class_has_no_interval() -> None:
     with pytest.raises(UnmeasurableError, match="only one class"):
         bootstrap(scored(np.zeros(100), np.linspace(0, 1, 100)), **OPTIONS)
+
+
+@pytest.mark.parametrize("users", [None, 60])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_pieces_change_no_metric(monkeypatch: pytest.MonkeyPatch, users: int | None, is_weighted: bool) -> None:
+    rows = planted(500, users)
+    labels, scores = rows.labels, rows.scores.round(1)  # ties
+    weights = np.random.default_rng(1).integers(1, 4, 500)
+    frame = pl.DataFrame({"impression_id": np.arange(500)} | ({"impression_weight": weights} if is_weighted else {}))
+    rows = ScoredRows(frame, labels, scores, rows.clusters)
+    whole = bootstrap(rows, **OPTIONS), intervals.constant_rate_gap(rows, **OPTIONS)
+    curve = pointwise.roc_points(labels, scores), pointwise.log_loss(labels, scores, rows.weights)
+    monkeypatch.setattr(pointwise, "PIECE_ROWS", 7)
+    monkeypatch.setattr(intervals, "_MANY_CLUSTERS", 10)
+    in_pieces = bootstrap(rows, **OPTIONS), intervals.constant_rate_gap(rows, **OPTIONS)
+    assert in_pieces[0].keys() == whole[0].keys() == {"auc", "log_loss"}
+    for metric, interval in (*whole[0].items(), ("gap", whole[1])):
+        interval_in_pieces = {**in_pieces[0], "gap": in_pieces[1]}[metric]
+        assert (interval_in_pieces.low, interval_in_pieces.value, interval_in_pieces.high) == pytest.approx(
+            (interval.low, interval.value, interval.high), abs=1e-12
+        )
+    assert pointwise.roc_points(labels, scores) == curve[0]
+    assert pointwise.log_loss(labels, scores, rows.weights) == pytest.approx(curve[1], abs=1e-14)
+
+
+def test_an_interval_takes_a_few_bytes_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pointwise, "PIECE_ROWS", 2_000)
+    monkeypatch.setattr(intervals, "_MANY_CLUSTERS", 2_000)
+    rows = planted(100_000)
+    stored = ScoredRows(
+        rows.frame, rows.labels.astype(np.int8), rows.scores.astype(np.float32), np.arange(rows.rows, dtype=np.uint32)
+    )
+    tracemalloc.start()
+    bootstrap(stored, confidence=0.95, rounds=2, seed=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak / rows.rows < 40
