@@ -143,4 +143,4 @@ def test_an_interval_takes_a_few_bytes_per_row(monkeypatch: pytest.MonkeyPatch) 
     bootstrap(stored, confidence=0.95, rounds=2, seed=1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak / rows.rows < 40
+    assert peak / rows.rows < 25
