@@ -44,7 +44,7 @@ class ViewFile:
         self._timezone = timezone
         self._engine = engine
         moments = pl.scan_parquet(path).group_by(Columns.VALID_FROM).agg(pl.len().alias(Columns.ROWS))
-        self._moments = moments.sort(Columns.VALID_FROM).collect()
+        self._moments = moments.sort(Columns.VALID_FROM).collect(engine="streaming")
         self._is_small = not is_large_view(keys)
         self._rows_read = 0
         self._newest = self._rows(0, 0)

@@ -129,7 +129,7 @@ def _in_time_order(pieces: Sequence[Path], rows: int) -> Iterator[pl.DataFrame]:
     moments = scan_all(pieces).group_by(Columns.VALID_FROM).agg(pl.len().alias(Columns.ROWS)).sort(Columns.VALID_FROM)
     batch = ((pl.col(Columns.ROWS).cum_sum() - pl.col(Columns.ROWS)) // rows).alias("batch")
     for (_,), batch_moments in (
-        moments.select(Columns.VALID_FROM, batch).collect().group_by("batch", maintain_order=True)
+        moments.select(Columns.VALID_FROM, batch).collect(engine="streaming").group_by("batch", maintain_order=True)
     ):
         first, last = batch_moments[Columns.VALID_FROM][0], batch_moments[Columns.VALID_FROM][-1]
         frames = (pl.scan_parquet(piece).filter(pl.col(Columns.VALID_FROM).is_between(first, last)) for piece in pieces)
