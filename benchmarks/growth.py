@@ -21,6 +21,7 @@ import yaml
 from benchmarks.bench import Line, console, record, show
 from benchmarks.criteo import write_tsv
 from benchmarks.targets import exit_code
+from shortlist.spec.runtime import Runtime
 
 ROWS: Final = 2_000_000
 TIMES: Final = 10
@@ -51,7 +52,7 @@ def growth_spec(rows: int) -> dict[str, Any]:
     spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text(encoding="utf-8"))
     spec["name"] = "growth"
     spec["models"] = {name: spec["models"][name] for name in MODELS}
-    spec["runtime"] |= {"steps_at_once": 1, "chunk_rows": min(spec["runtime"]["chunk_rows"], max(1, rows // 4))}
+    spec["runtime"] = {"steps_at_once": 1, "chunk_rows": min(Runtime().chunk_rows, max(1, rows // 4))}
     return spec
 
 
