@@ -23,5 +23,6 @@ def find_rarely_unknown_features(learning: LearningTable) -> tuple[TableFeature,
         for feature in features
     }
     rows = pl.scan_parquet(learning.paths("train"), hive_partitioning=False)
-    shares = rows.select(**{name: condition.mean() for name, condition in is_unknown.items()}).collect(engine="streaming")
+    query = rows.select(**{name: condition.mean() for name, condition in is_unknown.items()})
+    shares = query.collect(engine="streaming")  # otherwise all rows would be in memory at once
     return tuple(feature for feature in features if shares.item(0, feature.name) < _KNOWN_SHARE)
