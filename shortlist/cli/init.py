@@ -57,7 +57,7 @@ def init(
         raise ShortlistError(
             f"{out}: the log does not match it yet; {len(written.problems)} problem(s){numbered_problems}\nA day that"
             " stands apart from the others loosens no rule: leave its rows out of the data until they are complete, or"
-            f" change `rules` in {out} yourself"
+            f" change `data.rules` in {out} yourself"
         )
     typer.echo(f"Next:    make run SPEC={shlex.quote(str(out))} DATA={shlex.quote(str(data))}")
 

@@ -174,8 +174,8 @@ def retire_champion(
     loaded = load_spec(find_spec(spec, runs))
     version = retire_champion(_run_context(loaded, runs), reason, datetime.now(UTC))
     typer.echo(
-        f"{loaded.name}: version {version} is retired: {reason}\nThe next run is compared with the baselines. It serves"
-        " until another version is promoted."
+        f"{loaded.name}: version {version} is retired: {reason}\nThe next run is compared with the baselines. A server"
+        " of this version serves it until another one is promoted."
     )
 
 

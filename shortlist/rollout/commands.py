@@ -215,10 +215,11 @@ class RolloutCommands:
         )
 
     def _serving_version(self, candidate: int) -> int | None:
-        """Return the version that serves, or the champion when nothing does; None for the first model."""
-        route, champion = self._context.fleet.serving(), self._context.models.version_of("champion")
+        """Return the version that serves, or the champion when nothing does and it is not retired; None for none."""
+        route, models = self._context.fleet.serving(), self._context.models
+        champion = models.version_of("champion")
         if route is None:
-            return champion if champion != candidate else None
+            return champion if champion not in {None, candidate} and not models.retirement_of(champion) else None
         if route.stable == candidate:
             raise RolloutError(
                 f"version {candidate} serves everybody already;"

@@ -33,6 +33,8 @@ from shortlist.system.progress import EVENTS_VARIABLE, emit
 _PAIRS = ("p99 ms", "KPI", "KPI gain")
 """Columns with two numbers, which wrap on a narrow terminal."""
 _COLOURS = {Phase.PROMOTED: "green", Phase.ROLLED_BACK: "red", Phase.ABORTED: "yellow"}
+_WAITING_SECONDS = 30
+"""A step that waits for evidence says so this often, where the output is no terminal."""
 _DECISION_COLOURS = {"proceed": "green", "promote": "green", "roll_back": "red", "hold": "yellow"}
 
 
@@ -64,7 +66,7 @@ def _describe_totals(totals: RequestTotals) -> str:
         for name, stable, canary in totals.by_track()
     ]
     return (
-        f"stable / canary: {', '.join(by_track)}; of both, {format_count(totals.logged)} logged,"
+        f"stable / canary: {', '.join(by_track) or 'no requests'}; of both, {format_count(totals.logged)} logged,"
         f" {format_count(totals.lost)} lost, {format_count(totals.doubled)} logged twice"
     )
 
@@ -124,6 +126,11 @@ def status_line(record: RolloutRecord) -> str:
         )
         requests = f"requests: stable {format_count(stable.requests)}, canary {format_count(canary.requests)}"
         parts += [requests, latencies, f"{format_name(observation.decision)}: {observation.reason}"]
+        if not stable.requests + canary.requests:
+            parts.append(
+                f"send requests to the gateway (make status SPEC={record.spec}), play the log (.venv/bin/shortlist"
+                f" replay {record.spec}), or promote without evidence: make promote SPEC={record.spec}"
+            )
     return "  ".join(parts)
 
 
@@ -159,11 +166,13 @@ def show_progress() -> Iterator[Callable[[RolloutRecord], None]]:
 
 
 def _print_changes() -> Callable[[RolloutRecord], None]:
-    """Return a function that prints a line when the phase or the share of users has changed."""
-    printed: list[tuple[Phase, int]] = []
+    """Return a function that prints a line when phase or share of users has changed, and while a step waits."""
+    printed: list[tuple[Phase, int, int]] = []
 
     def on_change(record: RolloutRecord) -> None:
-        change = record.state.phase, record.state.percent
+        is_watching = record.state.phase is Phase.WATCHING
+        period = int(record.elapsed_seconds / _WAITING_SECONDS) if is_watching else 0
+        change = record.state.phase, record.state.percent, period
         if not record.state.final and change not in printed[-1:]:
             printed.append(change)
             sys.stderr.write(f"{status_line(record)}\n")

@@ -169,7 +169,7 @@ class Display:
                 self._console.print(growth, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
             self._console.print(
-                next_steps(run, self._spec_argument, latest / Files.REPORT), markup=False, soft_wrap=True
+                next_steps(run, self._spec_argument, latest / Files.REPORT, self.notes), markup=False, soft_wrap=True
             )
 
 

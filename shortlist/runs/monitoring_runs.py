@@ -126,7 +126,8 @@ def withdraw_locally(spec: Spec, runs: Path, number: int) -> tuple[str, ...]:
     return (
         f"Withdrawn: {describe_batch(batch)}.",
         f"Trained with it: {names}." if versions else "No version was trained with it.",
-        "Servers read statistics that count its rows until make refresh or make run has published new ones.",
+        "Servers read statistics that count its rows until others are published:"
+        f" .venv/bin/shortlist refresh {spec.name}",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,20 +40,24 @@ _ADVICE: Final = {
 """Command or page section, and its purpose, by the gate that the best candidate failed."""
 
 
-def next_steps(run: Path, spec_argument: str, page: Path) -> str:
+def next_steps(run: Path, spec_argument: str, page: Path, notes: Sequence[str] = ()) -> str:
     """Return the trained models of a run, their quality against the best baseline, and the commands to run next.
 
     Args:
         run: The run's folder.
         spec_argument: The spec as the user named it, by name or path; empty: the spec's name.
         page: Path of the run's page, relative to the user's folder.
+        notes: Sentences of the run's steps, among them that of the rollout.
     """
     summary = json.loads((run / Files.SUMMARY).read_text())
     arguments, best = _run_arguments(run), _best_model(summary, "candidate")
     trained = sorted(name for name, model in summary["models"].items() if model.get("role") != "champion")
     lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
     lines += filter(None, (_quality_line(summary, best), _slates_line(summary)))
-    commands = _next_commands(summary, best, spec_argument or summary["spec"], arguments, page)
+    spec = spec_argument or summary["spec"]
+    commands = _next_commands(summary, best, spec, arguments, page)
+    if rollout := _after_rollout(summary, shlex.quote(spec), notes):
+        commands[0] = rollout
     width = max((len(command) for command, _ in commands if len(command) <= _WIDEST), default=0)
     return "\n".join([*lines, "Next:", *(_format_command(command, purpose, width) for command, purpose in commands)])
 
@@ -176,6 +180,17 @@ def _next_commands(
     funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
     behind = [*_baseline_as_candidate(summary, arguments, run_command), tune] if _is_behind(summary, best) else []
     return [serve, *(funnel if stages else []), *behind, ui, (run_command, _RUN_PURPOSE)]
+
+
+def _after_rollout(summary: Mapping[str, Any], spec: str, notes: Sequence[str]) -> tuple[str, str] | None:
+    """Return what to do after the rollout of a blessed version in a running stack; None where there was none."""
+    version = (summary["blessed"] or {}).get("version")
+    sentence = next((note for note in notes if note.startswith(f"Version {version} ")), "is not served")
+    if "is not served" in sentence:
+        return None
+    if sentence.startswith((f"Version {version} was promoted", f"Version {version} serves already")):
+        return f"make status SPEC={spec}", "what serves, to whom, and a curl that asks it"
+    return f"make deploy-canary SPEC={spec}", f"roll version {version} out again, once its reason is gone"
 
 
 def _tunable_model(summary: Mapping[str, Any], arguments: Mapping[str, Any], best: str) -> str:

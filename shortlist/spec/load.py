@@ -99,7 +99,7 @@ def _describe_problem(problem: ErrorDetails) -> str:
     match problem["type"]:
         case "extra_forbidden":
             suggestion = did_you_mean(str(problem["loc"][-1]), _allowed_keys(problem["loc"]))
-            text = f"unknown key{suggestion}{got_value}"
+            text = f"unknown key{suggestion or _suggest_section(problem['loc'])}{got_value}"
         case "missing":
             text = "this key is required"
         case "union_tag_invalid" | "union_tag_not_found":
@@ -142,6 +142,14 @@ def _format_value(value: object) -> str:
 def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the keys that are allowed in place of an unknown one."""
     return [field.alias or name for model in _models_at(location[:-1]) for name, field in model.model_fields.items()]
+
+
+def _suggest_section(location: tuple[int | str, ...]) -> str:
+    """Return the sections of a spec that have a key which stands at its top, as the end of a sentence."""
+    if len(location) != 1:
+        return ""
+    sections = [name for name in Spec.model_fields if location[0] in _allowed_keys((name, location[0]))]
+    return f"; did you mean {' or '.join(f'{section}.{location[0]}' for section in sections)}?" if sections else ""
 
 
 def _models_at(location: tuple[int | str, ...]) -> list[type[BaseModel]]:

@@ -155,7 +155,10 @@ class Spec(Section):
             feature.check(self.data)
         for name, model in self.models.items():
             if model.reads:
-                match_features(model.reads, self.features.names)
+                try:
+                    match_features(model.reads, self.features.names)
+                except ValueError as error:
+                    raise ValueError(f"models.{name}.features: {error}") from None
             model.check_data(name, self.data)
             model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
         _check_label_columns(self.data, self.features)

@@ -15,7 +15,7 @@ from shortlist.spec.data import Data
 _MAX_DAYS_SHOWN = 5
 _GAP_ADVICE = (
     ". When a few wrong times stretch the log, narrow clock.earliest and latest; when days without rows are right, set"
-    " min_volume_ratio: 0"
+    " data.rules.min_volume_ratio: 0"
 )
 # Two-sided 1 in 1 000: a day further off than this is not chance.
 _CHANCE_Z = 3.29

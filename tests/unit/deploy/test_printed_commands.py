@@ -62,7 +62,7 @@ def commands_in(text: str, location: str = "") -> tuple[list[Printed], list[Prin
     makes = [
         Printed(location, target, tuple(shlex.split(variables.rstrip(".,;:)"))))
         for target, variables in _MAKE.findall(text)
-        if target in TARGETS or variables
+        if target in TARGETS or variables or target in program_commands()
     ]
     programs = [
         Printed(location, name, tuple(re.findall(r"'[^']*'|\"[^\"]*\"|\S+", arguments)))

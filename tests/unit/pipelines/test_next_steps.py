@@ -32,7 +32,7 @@ STAGES = [stage("retrieval", 0.03, "popular"), stage("retrieval", 0.02, "towers"
 
 @pytest.fixture
 def ending(tmp_path: Path) -> Any:
-    def written(**facts: Any) -> list[str]:
+    def written(notes: tuple[str, ...] = (), **facts: Any) -> list[str]:
         summary = {
             "spec": "mine",
             "metric": "gauc",
@@ -50,9 +50,23 @@ def ending(tmp_path: Path) -> Any:
         arguments["models"] = [model.text for model in baselines]
         (tmp_path / "summary.json").write_text(json.dumps(summary))
         (tmp_path / "arguments.json").write_text(json.dumps(arguments))
-        return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html")).splitlines()
+        return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html"), notes).splitlines()
 
     return written
+
+
+@pytest.mark.parametrize(
+    ("note", "command"),
+    [
+        ("Version 3 was not rolled out: mine is not served.", "make serve SPEC=specs/mine.yaml"),
+        ("Version 3 was promoted: nothing is wrong (state.json)", "make status SPEC=specs/mine.yaml"),
+        ("Version 3 was rolled back: at 20 %: undecided (state.json)", "make deploy-canary SPEC=specs/mine.yaml"),
+        ("Version 3 was not rolled out: a rollout is under way", "make deploy-canary SPEC=specs/mine.yaml"),
+    ],
+)
+def test_the_first_command_follows_the_rollout_in_a_running_stack(ending: Any, note: str, command: str) -> None:
+    lines = ending(("The log is old.", note), blessed=BLESSED)
+    assert lines[lines.index("Next:") + 1].startswith(f"  {command}  ")
 
 
 def test_quality_is_the_deciding_metric_beside_the_best_baseline(ending: Any) -> None:

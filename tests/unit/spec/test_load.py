@@ -140,6 +140,8 @@ def test_single_values_of_a_spec_can_be_changed_from_outside() -> None:
     [
         ("gates.min_auc", "wanted key.of.section=value"),
         ("gates.min_ac=0.6", "unknown key; did you mean 'min_auc'"),
+        ("rules.min_volume_ratio=0", "rules: unknown key; did you mean data.rules or "),
+        ("models.xgboost.features=['*_log']", "models.xgboost.features: no feature matches '*_log'"),
         ("name.of=3", "'name' is no section"),
         ("gates.min_auc=[", "is not a YAML value"),
         ("gates.min_auc=7", "less than or equal to 1"),

@@ -374,7 +374,7 @@ def test_the_first_model_gets_everybody_once_it_is_load_tested(tmp_path: Path) -
     assert world.is_promoted()
     assert world.percents() == [0]
     assert (record.state.phase, record.steps, world.observer.analyses) == (Phase.PROMOTED, (), [])
-    assert world.verdict(record).reason == "the first model: there is none to compare it with"
+    assert world.verdict(record).reason == "nothing served before that it could be compared with"
 
 
 def test_a_first_model_that_is_champion_before_it_ever_served_is_still_the_first(tmp_path: Path) -> None:
@@ -391,6 +391,16 @@ def test_a_champion_that_does_not_serve_yet_is_put_up_first(world: World) -> Non
     world.roll_out().canary()
     assert world.is_promoted()
     assert world.fleet.routes[0] == Route(stable=1)
+
+
+def test_a_retired_champion_that_does_not_serve_is_not_started_to_be_compared_with(world: World) -> None:
+    world.fleet.route_now = None
+    world.fleet.deployed.clear()
+    world.fleet.ready.clear()
+    world.models.retired[1] = "it reads paid"
+    assert world.roll_out().canary().state.former is None
+    assert world.is_promoted()
+    assert world.fleet.routes == [Route(stable=2)]
 
 
 # --- refused without any change

@@ -116,7 +116,9 @@ def test_both_protocols_and_both_forms_give_the_same_answer_and_digest(server: A
         datatype = {"O": "BYTES", "l": "INT64", "i": "INT32"}[value.dtype.char]
         inputs.append(triton_grpc.InferInput(name, list(value.shape), datatype).set_data_from_numpy(value))
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
-        answer = client.infer("shop", inputs, headers={"x-request-id": "raw", "x-shortlist-track": "stable"})
+        headers = {"x-request-id": "raw", "x-shortlist-track": "stable"}
+        answer = client.infer("shop", inputs, headers=headers, request_id="of the client")
+    assert answer.get_response().id == "of the client"  # whatever id a gateway adds for the logs
     assert answer.as_numpy("score").tolist() == expected
     assert answer.get_response().model_version == ""  # who is on a track is not told of which version
     status, headers, body = _binary(server, values, "binary")
