@@ -103,8 +103,9 @@ def evaluate_gates(
     verdict: dsl.Output[dsl.Dataset],
     metrics: dsl.Output[dsl.Metrics],
     retrieval: dsl.Input[dsl.Dataset] = None,
-    slates: dsl.Input[dsl.Dataset] = None,
+    slates: dsl.Input[List[dsl.Dataset]] = None,  # noqa: UP006
     ensembles: dsl.Input[dsl.Model] = None,
+    ensemble_slates: dsl.Input[dsl.Dataset] = None,
 ) -> str:
     """Return the name of the blessed model, or "none"; the verdict folder holds every reason and the blessing."""
     from pathlib import Path
@@ -128,8 +129,13 @@ def evaluate_gates(
             for model, artefact in trained.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), Path(scored[limits.baseline or ""].path)
-        stages = (Path(artefact.path) if artefact else None for artefact in (retrieval, slates))
-        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), *stages)
+        slates_by_model = artefacts_by_model(slates or [], "candidate")
+        if ensemble_slates:
+            ensemble_names = artefacts_by_model(ensemble_artefacts(ensembles, "model"))
+            slates_by_model |= dict.fromkeys(ensemble_names, ensemble_slates)
+        slate_folders = {model: Path(artefact.path) / model for model, artefact in slates_by_model.items()}
+        sources = Path(retrieval.path) if retrieval else None
+        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), sources, slate_folders)
     write_metadata(verdict, step=running_step.record, blessed=blessed or "none")
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

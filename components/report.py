@@ -33,8 +33,9 @@ def report(
     comparison: dsl.Output[dsl.Dataset],
     retrieval: dsl.Input[dsl.Dataset] = None,
     release: dsl.Input[dsl.Dataset] = None,
-    slates: dsl.Input[dsl.Dataset] = None,
+    slates: dsl.Input[List[dsl.Dataset]] = None,  # noqa: UP006
     ensembles: dsl.Input[dsl.Model] = None,
+    ensemble_slates: dsl.Input[dsl.Dataset] = None,
 ) -> None:
     """Write the page, the machine-readable summary, and the comparison of models; end the run in MLflow."""
     from pathlib import Path
@@ -51,12 +52,13 @@ def report(
         trained = artefacts_by_model(models + ensemble_artefacts(ensembles, "model"))
         scored = artefacts_by_model(scores + ensemble_artefacts(ensembles, "scores"))
         checks = artefacts_by_model(validations + ensemble_artefacts(ensembles, "export_validation"))
+        artefacts_of_steps = raw_log, fitted, skew, retrieval, release, champion, ensembles, ensemble_slates
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
             run_lineage(log, cause, code),
             [baseline_step, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [*filter(None, (raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *checks.values()))],
+            [artefact for artefact in (*artefacts_of_steps, *(slates or ()), *checks.values()) if artefact],
             trained,
             {model: (artefact, checks[model]) for model, artefact in scored.items()},
             (page.path, summary.path, comparison.path),

@@ -1,7 +1,5 @@
 """Steps that fit the sources of candidates and evaluate the slates made of them."""
 
-from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
-
 from kfp import dsl
 
 
@@ -45,13 +43,13 @@ def evaluate_slates(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     release: dsl.Input[dsl.Dataset],
-    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     slates: dsl.Output[dsl.Dataset],
+    model: dsl.Input[dsl.Model] = None,
     ensembles: dsl.Input[dsl.Model] = None,
 ) -> bool:
-    """Make the slates of a sample of the test days' users with every candidate; return whether any were made.
+    """Make the slates of a sample of the test days' users with a model, or all ensembles; return whether any were made.
 
-    Where no sources are declared the folder stays empty, and requests name their candidates.
+    Where no sources are declared the folder stays empty, and requests name their candidates; so it does for a baseline.
     """
     from pathlib import Path
 
@@ -59,20 +57,24 @@ def evaluate_slates(
 
     out, stages = Path(slates.path), Path(release.path) / RELEASE
     out.mkdir(parents=True, exist_ok=True)
-    if not stages.is_dir():
+
+    from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata, write_metadata
+
+    if model:
+        model_metadata = {name: read_metadata(model, name) for name in ("model", "kind", "role")}
+        write_metadata(slates, **model_metadata)
+    if not stages.is_dir() or (model and model_metadata["role"] != "candidate"):
         return False
 
     from shortlist.serving.validation.slates import evaluate_candidates
     from shortlist.spec.data import Data
     from shortlist.spec.engine import load_runtime
-    from shortlist.tracking.artefact_metadata import artefacts_by_model, write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
 
-    with step("evaluate_slates") as running_step:
-        candidate_artefacts = artefacts_by_model(models, "candidate")
-        candidate_artefacts |= artefacts_by_model(ensemble_artefacts(ensembles, "model"))
-        candidates = {model: Path(artefact.path) for model, artefact in candidate_artefacts.items()}
+    with step(f"evaluate_slates_{model_metadata['model']}" if model else "evaluate_slates") as running_step:
+        candidate_artefacts = artefacts_by_model([model] if model else ensemble_artefacts(ensembles, "model"))
+        candidates = {name: Path(artefact.path) for name, artefact in candidate_artefacts.items()}
         paths = Path(valid_log.path), Path(fitted.path), out
         evaluate_candidates(stages, Data.model_validate_json(data), candidates, *paths, load_runtime(runtime).seed)
     write_metadata(slates, step=running_step.record)

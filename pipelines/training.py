@@ -92,12 +92,17 @@ def _add_model_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefact
     with dsl.ParallelFor(items=models, name="models", parallelism=parallelism) as declared, graph.stage("model"):
         trained = graph.add(train, declared=declared, fitted=made["fitted"], table=made["table"])
         validated = graph.add(validate_export, **features, model=trained["model"], scores=trained["scores"])
+        evaluated = None
+        if "release" in made:
+            evaluated = graph.add(evaluate_slates, **features, release=made["release"], model=trained["model"])
     outputs: Artefacts = {
         "models": trained["model"].collected,
         "scores": trained["scores"].collected,
         "validations": validated["export_validation"].collected,
         "trained": trained["Output"].collected,
     }
+    if evaluated:
+        outputs["slates"] = evaluated["slates"].collected
     if any(model.members for model in graph.spec.models.values()):
         members: Artefacts = {name: outputs[name] for name in ("models", "scores")}
         declared_models = graph.parameter("models")
@@ -120,15 +125,16 @@ def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts
             **features,
             **candidates,
         )
-        slates = None
-        if graph.spec.retrieval:
-            slates = graph.add(evaluate_slates, **features, release=made["release"], **candidates)["slates"]
+        slates: Artefacts = {"slates": made.get("slates")}
+        if "release" in made and "ensembles" in made:
+            evaluated = graph.add(evaluate_slates, **features, release=made["release"], ensembles=made["ensembles"])
+            slates["ensemble_slates"] = evaluated["slates"]
         judged = graph.add(
             evaluate_gates,
             valid_log=made["valid_log"],
             champion=champion["champion"],
             retrieval=made.get("retrieval"),
-            slates=slates,
+            **slates,
             **measures,
             **candidates,
         )
@@ -136,7 +142,7 @@ def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts
             build_reference_profile, **features, scores=made["scores"], release=made.get("release"), **candidates
         )
     judgement = {"champion": champion["champion"], "verdict": judged["verdict"], "blessed": judged["Output"]}
-    return judgement | {"reference": profile["reference"]} | ({"slates": slates} if slates else {})
+    return judgement | {"reference": profile["reference"]} | slates
 
 
 def _add_release_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArtefacts, made: Artefacts) -> None:
@@ -158,7 +164,7 @@ def _add_release_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArte
         unregistered = graph.add(record_gate_failures, cached=False, trained=made["trained"], **verdict)
     version = dsl.OneOf(registered["version"].channel, unregistered["version"].channel)
     shown = ("valid_log", "fitted", "table", "skew", "champion", "verdict", "models", "scores", "validations")
-    optional = ("retrieval", "release", "slates", "ensembles")
+    optional = ("retrieval", "release", "slates", "ensembles", "ensemble_slates")
     artefacts: Artefacts = {name: made[name] for name in shown} | {name: made.get(name) for name in optional}
     page = graph.add(
         report,

@@ -33,10 +33,11 @@ PACKAGE_SETS = {
 """Lock files that are installed as they are, and what the set-up calls them."""
 IMPORT_PROGRAM = """
 import contextlib, importlib, sys
+from shortlist.features.feast.store import import_feast
 from shortlist.runs.step_server import PRELOADED
 for module in (*PRELOADED, "kfp.local", "feast", "xgboost", "torch")[:: int(sys.argv[1])]:
     with contextlib.suppress(ImportError):
-        importlib.import_module(module)
+        import_feast() if module == "feast" else importlib.import_module(module)
 """
 """Imports what every run imports, so that its byte code is cached; the argument is the order, 1 or -1."""
 

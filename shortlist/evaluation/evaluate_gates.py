@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from shortlist.contracts import Files
@@ -54,7 +55,7 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
     baseline_scores: Path,
     verdict: Path,
     retrieval: Path | None = None,
-    slates: Path | None = None,
+    slates: Mapping[str, Path] = MappingProxyType({}),
 ) -> str | None:
     """Write the verdict folder (`gates.json`, `blessing.json`); return the name of the blessed model, if any.
 
@@ -68,7 +69,7 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
         baseline_scores: Scores of the baseline that they have to beat.
         verdict: Folder to write.
         retrieval: Folder that the retrieval step wrote; None or an empty folder: nothing is declared.
-        slates: Folder with one sub-folder per candidate, of its evaluated slates; None: none were made.
+        slates: Folder of the evaluated slates of each candidate, by name; empty: no slates are made.
     """
     evidence = read_gate_inputs(valid_log, skew, champion, baseline_scores, limits, seed)
     evidence = replace(evidence, **read_retrieval(retrieval, limits, seed))
@@ -83,13 +84,13 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
             evidence,
             limits,
             seed,
-            (slates / model, champion / SLATES) if slates is not None else None,
+            (slates[model], champion / SLATES) if slates else None,
         )
         for model, candidate in candidates.items()
     ]
     gate_verdict = _make_verdict(outcomes, evidence, limits)
     passing_scores = {report.model: candidates[report.model].scores for report in gate_verdict.reports if report.passed}
-    lower_earners = find_lower_earners({model: slates / model for model in passing_scores}) if slates else {}
+    lower_earners = find_lower_earners({model: slates[model] for model in passing_scores}) if slates else {}
     compared_scores = {model: scores for model, scores in passing_scores.items() if model not in lower_earners}
     choice = choose_candidate(compared_scores, gate_verdict.metric, limits, seed)
     blessing = bless(gate_verdict.reports, gate_verdict.models, choice, lower_earners)

@@ -25,7 +25,7 @@ TITLES: Final = {
     "validate_export": "Validate on a real Triton:",
     "train_ensembles": "Train ensembles",
     "score_champion": "Score the champion",
-    "evaluate_slates": "Evaluate slates",
+    "evaluate_slates": "Evaluate slates:",
     "evaluate_gates": "Gates",
     "build_reference_profile": "Build the reference profile",
     "register": "Register in MLflow",
@@ -45,7 +45,7 @@ _OTHER_TITLES: Final = {
     "choose_settings": "Choose the best settings",
 }
 """Titles of steps that only graphs show."""
-PER_MODEL: Final = ("train", "validate_export")
+PER_MODEL: Final = ("train", "validate_export", "evaluate_slates")
 """Steps that run once for every declared model, as `<step>_<model>`."""
 
 
@@ -65,12 +65,12 @@ def find_step(name: str) -> str:
 def step_title(name: str) -> str:
     """Return the title of a step on a page.
 
-    >>> step_title("train_trees"), step_title("evaluate_gates")
-    ('Train trees', 'Gates')
+    >>> step_title("train_trees"), step_title("evaluate_slates_trees"), step_title("evaluate_slates")
+    ('Train trees', 'Evaluate slates: trees', 'Evaluate slates')
     """
     step = find_step(name)
     title = TITLES.get(step, _default_title(step))
-    return f"{title} {name.removeprefix(f'{step}_')}" if step != name else title
+    return f"{title} {name.removeprefix(f'{step}_')}" if step != name else title.removesuffix(":")
 
 
 def graph_title(step: str) -> str:

@@ -6,6 +6,8 @@ a condition or a loop is called here as it is; the order of tasks and the output
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import os
 import subprocess
@@ -45,9 +47,11 @@ class LocalStep(NamedTuple):
     """Name, with its model's; empty where the step is not shown."""
     is_alone: bool
     """Whether no other step may run beside it."""
+    later_tasks: int
+    """Tasks that wait for it, one after another."""
 
 
-_NO_STEP: Final = LocalStep("", is_alone=False)
+_NO_STEP: Final = LocalStep("", is_alone=False, later_tasks=0)
 _step: ContextVar[LocalStep] = ContextVar("step", default=_NO_STEP)
 
 
@@ -59,6 +63,8 @@ class StepSettings:
         steps: Step of every task, by the task's name.
         at_once: Most steps that run at the same time.
         alone: Tasks that run while no other one does, because they measure time.
+        later_tasks: Most tasks that wait for a task, one after another, by its name; a task that most wait for goes
+            first.
         on_cache_hit: Called with the name of each step that an earlier run's results answer.
         is_reusable: Whether an output may answer a step of a later run.
     """
@@ -66,6 +72,7 @@ class StepSettings:
     steps: Mapping[str, str]
     at_once: int
     alone: frozenset[str]
+    later_tasks: Mapping[str, int]
     on_cache_hit: Callable[[str], None]
     is_reusable: Callable[[Any], bool]
 
@@ -79,28 +86,54 @@ class StepSlots:
 
     def __init__(self, count: int) -> None:
         self._count = self._free_slots = count
-        self._waiting_steps = 0
+        self._arrivals = itertools.count()
+        self._queue: list[tuple[bool, int, int]] = []
+        """A heap: steps that run alone are last; among the others those that most tasks wait for, then the first."""
         self._changed = threading.Condition()
 
     @contextmanager
-    def hold(self, *, alone: bool) -> Iterator[None]:
+    def hold(self, *, alone: bool, later_tasks: int = 0) -> Iterator[None]:
         """Hold a slot during the block, or all of them; wait until there is one.
 
         Args:
             alone: Whether to wait until no other step runs or waits for a slot, and then to keep all of them waiting.
+            later_tasks: Tasks that wait for the step, one after another; steps with more get a slot before.
         """
         slots = self._count if alone else 1
         with self._changed:
-            self._waiting_steps += not alone
-            self._changed.wait_for(lambda: slots <= self._free_slots and not (alone and self._waiting_steps))
-            self._waiting_steps -= not alone
+            position = alone, -later_tasks, next(self._arrivals)
+            heapq.heappush(self._queue, position)
+            self._changed.wait_for(lambda: slots <= self._free_slots and self._queue[0] == position)
+            heapq.heappop(self._queue)
             self._free_slots -= slots
+            self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
                 self._free_slots += slots
                 self._changed.notify_all()
+
+
+def count_later_tasks(pipeline_spec: Any) -> dict[str, int]:
+    """Return how many tasks wait for a task, one after another, by its name; in loops and conditions too.
+
+    Args:
+        pipeline_spec: kfp's description of a pipeline.
+    """
+    counts: dict[str, int] = {}
+
+    def count_in(component: Any, after: int) -> None:
+        tasks = component.dag.tasks
+        for name in graph_utils.topological_sort_tasks(dict(tasks)):  # a task comes before those that it depends on
+            waiting = [counts[task] + 1 for task in tasks if name in tasks[task].dependent_tasks]
+            counts[name] = max([after, *waiting])
+        for name, task in tasks.items():
+            if task.component_ref.name in pipeline_spec.components:
+                count_in(pipeline_spec.components[task.component_ref.name], counts[name])
+
+    count_in(pipeline_spec.root, 0)
+    return counts
 
 
 @contextmanager
@@ -116,11 +149,12 @@ def concurrent_steps(step_settings: StepSettings) -> Iterator[None]:
 
     def execute_named(task_name: str, **arguments: Any) -> Any:
         name = _name_step(step_settings.steps.get(task_name, task_name))
-        _step.set(LocalStep(name, is_alone=task_name in step_settings.alone))
+        later_tasks = step_settings.later_tasks.get(task_name, 0)
+        _step.set(LocalStep(name, is_alone=task_name in step_settings.alone, later_tasks=later_tasks))
         return execute(task_name=task_name, **arguments)
 
     def run_in_slot(**arguments: Any) -> Any:
-        with slots.hold(alone=_step.get().is_alone):
+        with slots.hold(alone=_step.get().is_alone, later_tasks=_step.get().later_tasks):
             return run_task(**arguments)
 
     def get_and_report(cache: LocalCache, key: str) -> Any:

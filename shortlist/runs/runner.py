@@ -79,7 +79,7 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
     """
     from kfp import local
 
-    from shortlist.runs.concurrent_steps import StepSettings, concurrent_steps
+    from shortlist.runs.concurrent_steps import StepSettings, concurrent_steps, count_later_tasks
 
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
@@ -95,6 +95,7 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
         steps=steps,
         at_once=builder.spec.runtime.steps_at_once,
         alone=frozenset(task for task, names in builder.steps.items() if TIMED_STEPS & {*names}),
+        later_tasks=count_later_tasks(pipeline.pipeline_spec),
         on_cache_hit=lambda step: emit({"event": "cached", "step": step}),
         is_reusable=lambda output: not depends_on_moment(output),
     )

@@ -320,7 +320,7 @@ def _repository() -> Path:
 
 
 def _open() -> Any:
-    return _import_feast().FeatureStore(repo_path=str(_repository()), fs_yaml_file=_repository() / "feature_store.yaml")
+    return import_feast().FeatureStore(repo_path=str(_repository()), fs_yaml_file=_repository() / "feature_store.yaml")
 
 
 def _declared() -> list[Any]:
@@ -330,7 +330,7 @@ def _declared() -> list[Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    feast = _import_feast()
+    feast = import_feast()
     kinds = (feast.Entity, feast.FeatureView, feast.FeatureService)
     return [value for value in vars(module).values() if isinstance(value, kinds)]
 
@@ -340,7 +340,7 @@ def _stale_objects(feast: Any, declared: list[Any]) -> list[Any]:
     from feast.feature_view import DUMMY_ENTITY_NAME
 
     names = {(type(declared_object), declared_object.name) for declared_object in declared} | {
-        (_import_feast().Entity, DUMMY_ENTITY_NAME)
+        (import_feast().Entity, DUMMY_ENTITY_NAME)
     }
     registered = [*feast.list_feature_services(), *feast.list_feature_views(), *feast.list_entities()]
     return [
@@ -354,7 +354,7 @@ _METRICS_VARIABLES: Final = ("PROMETHEUS_MULTIPROCESS_DIR", "PROMETHEUS_MULTIPRO
 """Variables that name the folder of metrics of several processes; importing Feast sets both."""
 
 
-def _import_feast() -> Any:
+def import_feast() -> Any:
     """Import Feast in a fifth of its usual processor time (ADR 7).
 
     It would load torch only to offer tensors that are not used here, and let typeguard parse and rewrite all its

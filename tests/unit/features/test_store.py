@@ -267,7 +267,7 @@ def test_connecting_without_a_registry_names_the_step_to_run(views: Path, tmp_pa
 def test_the_feast_command_reads_the_same_definitions(
     views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store_module._import_feast()
+    store_module.import_feast()
     parse_repo = importlib.import_module("feast.repo_operations").parse_repo
     monkeypatch.chdir(project_root() / "feature_repo")
     monkeypatch.syspath_prepend(project_root() / "feature_repo")

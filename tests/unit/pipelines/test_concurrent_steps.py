@@ -9,7 +9,7 @@ import pytest
 from kfp import dsl, local
 
 from shortlist.ranking.kind import DeclaredModel
-from shortlist.runs.concurrent_steps import StepSettings, StepSlots, concurrent_steps
+from shortlist.runs.concurrent_steps import StepSettings, StepSlots, concurrent_steps, count_later_tasks
 
 step = dsl.component(base_image="python", install_kfp_package=False)
 
@@ -85,8 +85,9 @@ def run(graph: Any, root: Path, *alone: str, at_once: int = 2) -> list[str]:
         workspace_root=str(root / "workspace"), enable_caching=True, cache_root=str(root / "cache"),
     )  # fmt: skip
     steps = {"train": "train", "validate-export": "validate_export", "work": "work"}
+    later_tasks = count_later_tasks(graph.pipeline_spec)
     with concurrent_steps(
-        StepSettings(steps, at_once, frozenset(alone), hits.append, lambda output: output != "newest")
+        StepSettings(steps, at_once, frozenset(alone), later_tasks, hits.append, lambda output: output != "newest")
     ):
         graph(folder=str(root))
     return hits
@@ -174,3 +175,42 @@ def test_a_step_that_runs_alone_waits_for_all_others_and_they_for_it() -> None:
         thread.join(30)
     assert {name for name, _ in steps} == {"first", "timed", "second", "third"}
     assert dict(steps)["timed"] == 1 and max(count for _, count in steps) <= 2
+
+
+def test_the_step_that_most_tasks_wait_for_gets_the_next_slot() -> None:
+    slots, order, may_end = StepSlots(1), [], threading.Event()
+
+    def start(name: str, later_tasks: int, *, alone: bool = False) -> threading.Thread:
+        def work() -> None:
+            with slots.hold(alone=alone, later_tasks=later_tasks):
+                order.append(name)
+                may_end.wait(30)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    threads = [start("first", 0)]
+    for number, (name, later_tasks) in enumerate({"alone": 9, "short": 2, "long": 7, "as long": 7}.items(), start=1):
+        threads.append(start(name, later_tasks, alone=name == "alone"))
+        deadline = time.monotonic() + 30
+        while len(slots._queue) < number and time.monotonic() < deadline:
+            time.sleep(0.01)
+    may_end.set()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["first", "long", "as long", "short", "alone"]
+
+
+def test_the_tasks_after_a_task_are_counted_through_loops() -> None:
+    @dsl.pipeline
+    def graph(folder: str) -> None:
+        work(folder=folder, text="alone")
+        begin = work(folder=folder, text="begin")
+        with dsl.ParallelFor(items=["a", "b"]) as declared:
+            trained = train(folder=folder, declared=declared).after(begin)
+            validate_export(folder=folder, model=trained.output)
+        work(folder=folder, text="end").after(trained)
+
+    counts = {"work": 0, "work-2": 2, "for-loop-2": 1, "train": 2, "validate-export": 1, "work-3": 0}
+    assert count_later_tasks(graph.pipeline_spec).items() >= counts.items()
