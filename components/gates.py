@@ -105,7 +105,6 @@ def evaluate_gates(
     retrieval: dsl.Input[dsl.Dataset] = None,
     slates: dsl.Input[List[dsl.Dataset]] = None,  # noqa: UP006
     ensembles: dsl.Input[dsl.Model] = None,
-    ensemble_slates: dsl.Input[dsl.Dataset] = None,
 ) -> str:
     """Return the name of the blessed model, or "none"; the verdict folder holds every reason and the blessing."""
     from pathlib import Path
@@ -116,7 +115,7 @@ def evaluate_gates(
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata, write_metadata
     from shortlist.tracking.steps import step
-    from shortlist.training.ensembles import ensemble_artefacts
+    from shortlist.training.ensembles import ensemble_artefacts, find_slate_folders
 
     with step("evaluate_gates") as running_step:
         limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
@@ -129,13 +128,8 @@ def evaluate_gates(
             for model, artefact in trained.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), Path(scored[limits.baseline or ""].path)
-        slates_by_model = artefacts_by_model(slates or [], "candidate")
-        if ensemble_slates:
-            ensemble_names = artefacts_by_model(ensemble_artefacts(ensembles, "model"))
-            slates_by_model |= dict.fromkeys(ensemble_names, ensemble_slates)
-        slate_folders = {model: Path(artefact.path) / model for model, artefact in slates_by_model.items()}
-        sources = Path(retrieval.path) if retrieval else None
-        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), sources, slate_folders)
+        stages = Path(retrieval.path) if retrieval else None, find_slate_folders(slates or [], ensembles)
+        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), *stages)
     write_metadata(verdict, step=running_step.record, blessed=blessed or "none")
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

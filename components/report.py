@@ -35,7 +35,6 @@ def report(
     release: dsl.Input[dsl.Dataset] = None,
     slates: dsl.Input[List[dsl.Dataset]] = None,  # noqa: UP006
     ensembles: dsl.Input[dsl.Model] = None,
-    ensemble_slates: dsl.Input[dsl.Dataset] = None,
 ) -> None:
     """Write the page, the machine-readable summary, and the comparison of models; end the run in MLflow."""
     from pathlib import Path
@@ -52,13 +51,12 @@ def report(
         trained = artefacts_by_model(models + ensemble_artefacts(ensembles, "model"))
         scored = artefacts_by_model(scores + ensemble_artefacts(ensembles, "scores"))
         checks = artefacts_by_model(validations + ensemble_artefacts(ensembles, "export_validation"))
-        artefacts_of_steps = raw_log, fitted, skew, retrieval, release, champion, ensembles, ensemble_slates
+        single_outputs = raw_log, fitted, skew, retrieval, release, champion, ensembles
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
-            run_lineage(log, cause, code),
-            [baseline_step, registered],
+            run_lineage(log, cause, code), [baseline_step, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [artefact for artefact in (*artefacts_of_steps, *(slates or ()), *checks.values()) if artefact],
+            [*filter(None, single_outputs), *checks.values(), *(slates or ())],
             trained,
             {model: (artefact, checks[model]) for model, artefact in scored.items()},
             (page.path, summary.path, comparison.path),

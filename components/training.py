@@ -154,6 +154,7 @@ def train(
 def train_ensembles(
     declared: list,
     name: str,
+    data: str,
     gates: str,
     serving: str,
     runtime: str,
@@ -167,33 +168,30 @@ def train_ensembles(
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     ensembles: dsl.Output[dsl.Model],
+    release: dsl.Input[dsl.Dataset] = None,
 ) -> list:
-    """Train every ensemble, log it to MLflow, score its rows, and validate its export on a real Triton.
+    """Train every ensemble, log it to MLflow, score its rows, validate its export, and make slates with it.
 
     Returns the name, kind, role and MLflow run of each, as JSON.
     """
     from pathlib import Path
 
     from shortlist.ranking.ranker import MemberFiles
-    from shortlist.spec.gates import Gates
-    from shortlist.spec.runtime import Runtime
-    from shortlist.spec.serving import Serving
     from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.ensembles import FeatureFolders, train_ensembles
+    from shortlist.training.ensembles import EnsembleSections, FeatureFolders, train_ensembles
 
     with step("train_ensembles") as running_step:
         scored = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in scores}
         trained = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in models}
         members = {model: MemberFiles(folder, scored[model]) for model, folder in trained.items()}
-        sections = (
-            Gates.model_validate_json(gates), Serving.model_validate_json(serving), Runtime.model_validate_json(runtime)
-        )  # fmt: skip
+        sections = EnsembleSections.parse(data, gates, serving, runtime)
         trigger = TrainingTrigger.parse(cause)
         context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=trigger)
-        folders = FeatureFolders(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
+        stages = Path(release.path) if release else None
+        folders = FeatureFolders(Path(valid_log.path), Path(fitted.path), Path(table.path), members, stages)
         trained_ensembles = train_ensembles(declared, folders, sections, context, Path(ensembles.path))
     write_metadata(ensembles, step=running_step.record)
     return trained_ensembles

@@ -92,7 +92,6 @@ def _add_model_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefact
     with dsl.ParallelFor(items=models, name="models", parallelism=parallelism) as declared, graph.stage("model"):
         trained = graph.add(train, declared=declared, fitted=made["fitted"], table=made["table"])
         validated = graph.add(validate_export, **features, model=trained["model"], scores=trained["scores"])
-        evaluated = None
         if "release" in made:
             evaluated = graph.add(evaluate_slates, **features, release=made["release"], model=trained["model"])
     outputs: Artefacts = {
@@ -101,12 +100,12 @@ def _add_model_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefact
         "validations": validated["export_validation"].collected,
         "trained": trained["Output"].collected,
     }
-    if evaluated:
+    if "release" in made:
         outputs["slates"] = evaluated["slates"].collected
     if any(model.members for model in graph.spec.models.values()):
         members: Artefacts = {name: outputs[name] for name in ("models", "scores")}
-        declared_models = graph.parameter("models")
-        combined = graph.add(train_ensembles, declared=declared_models, **features, table=made["table"], **members)
+        members |= {"table": made["table"], "release": made.get("release")}
+        combined = graph.add(train_ensembles, declared=graph.parameter("models"), **features, **members)
         outputs |= {"ensembles": combined["ensembles"], "trained_ensembles": combined["Output"]}
     return outputs
 
@@ -125,16 +124,12 @@ def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts
             **features,
             **candidates,
         )
-        slates: Artefacts = {"slates": made.get("slates")}
-        if "release" in made and "ensembles" in made:
-            evaluated = graph.add(evaluate_slates, **features, release=made["release"], ensembles=made["ensembles"])
-            slates["ensemble_slates"] = evaluated["slates"]
         judged = graph.add(
             evaluate_gates,
             valid_log=made["valid_log"],
             champion=champion["champion"],
             retrieval=made.get("retrieval"),
-            **slates,
+            slates=made.get("slates"),
             **measures,
             **candidates,
         )
@@ -142,7 +137,7 @@ def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts
             build_reference_profile, **features, scores=made["scores"], release=made.get("release"), **candidates
         )
     judgement = {"champion": champion["champion"], "verdict": judged["verdict"], "blessed": judged["Output"]}
-    return judgement | {"reference": profile["reference"]} | slates
+    return judgement | {"reference": profile["reference"]}
 
 
 def _add_release_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArtefacts, made: Artefacts) -> None:
@@ -164,7 +159,7 @@ def _add_release_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArte
         unregistered = graph.add(record_gate_failures, cached=False, trained=made["trained"], **verdict)
     version = dsl.OneOf(registered["version"].channel, unregistered["version"].channel)
     shown = ("valid_log", "fitted", "table", "skew", "champion", "verdict", "models", "scores", "validations")
-    optional = ("retrieval", "release", "slates", "ensembles", "ensemble_slates")
+    optional = ("retrieval", "release", "slates", "ensembles")
     artefacts: Artefacts = {name: made[name] for name in shown} | {name: made.get(name) for name in optional}
     page = graph.add(
         report,

@@ -46,7 +46,7 @@ _OTHER_TITLES: Final = {
 }
 """Titles of steps that only graphs show."""
 PER_MODEL: Final = ("train", "validate_export", "evaluate_slates")
-"""Steps that run once for every declared model, as `<step>_<model>`."""
+"""Steps that run once for every declared model, as `<step>_<model>`; those after the first for candidates alone."""
 
 
 def _default_title(step: str) -> str:
@@ -65,12 +65,12 @@ def find_step(name: str) -> str:
 def step_title(name: str) -> str:
     """Return the title of a step on a page.
 
-    >>> step_title("train_trees"), step_title("evaluate_slates_trees"), step_title("evaluate_slates")
-    ('Train trees', 'Evaluate slates: trees', 'Evaluate slates')
+    >>> step_title("train_trees"), step_title("evaluate_slates_trees")
+    ('Train trees', 'Evaluate slates: trees')
     """
     step = find_step(name)
     title = TITLES.get(step, _default_title(step))
-    return f"{title} {name.removeprefix(f'{step}_')}" if step != name else title.removesuffix(":")
+    return f"{title} {name.removeprefix(f'{step}_')}" if step != name else title
 
 
 def graph_title(step: str) -> str:
@@ -98,7 +98,7 @@ def list_graph_steps(declared: Collection[str], roles: Mapping[str, str]) -> lis
 
     Args:
         declared: Steps of the compiled graph.
-        roles: Role of every declared model by name, candidate or baseline; only candidates are validated.
+        roles: Role of every declared model by name, candidate or baseline; baselines are trained and no more.
 
     >>> roles = {"trees": "candidate", "popularity": "baseline"}
     >>> list_graph_steps(["evaluate_gates", "validate_export", "train"], roles)
@@ -107,6 +107,6 @@ def list_graph_steps(declared: Collection[str], roles: Mapping[str, str]) -> lis
     of_models = [
         f"{step}_{model}"
         for step in PER_MODEL if step in declared
-        for model, role in roles.items() if step != "validate_export" or role == "candidate"
+        for model, role in roles.items() if step == PER_MODEL[0] or role == "candidate"
     ]  # fmt: skip
     return sort_steps([*(name for name in declared if name not in PER_MODEL), *of_models])

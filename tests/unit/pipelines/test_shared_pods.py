@@ -68,7 +68,7 @@ def separate() -> BuiltGraph:
 
 
 def test_the_demo_runs_in_half_of_the_pods(shared: BuiltGraph, separate: BuiltGraph) -> None:
-    assert separate.pods_of_a_run() == 24
+    assert separate.pods_of_a_run() == 27
     assert shared.pods_of_a_run() == 11
 
 
