@@ -41,16 +41,16 @@ class EnsembleArtefact(NamedTuple):
 class EnsembleSections(NamedTuple):
     """Sections of the spec that the ensembles' step reads."""
 
-    data: Data
+    log: Data
     gates: Gates
     serving: Serving
     runtime: Runtime
 
     @classmethod
-    def parse(cls, data: str, gates: str, serving: str, runtime: str) -> Self:
+    def parse(cls, log: str, gates: str, serving: str, runtime: str) -> Self:
         """Return the sections of their JSON."""
         return cls(
-            Data.model_validate_json(data), Gates.model_validate_json(gates), Serving.model_validate_json(serving),
+            Data.model_validate_json(log), Gates.model_validate_json(gates), Serving.model_validate_json(serving),
             Runtime.model_validate_json(runtime),
         )  # fmt: skip
 
@@ -83,7 +83,7 @@ def train_ensembles(
         context: Spec, stores, log, code and cause.
         out: Folder to write; `ensemble_artefacts` reads it.
     """
-    data, limits, serving, runtime = sections
+    log, limits, serving, runtime = sections
     trained = []
     out.mkdir(parents=True, exist_ok=True)
     for declared in map(DeclaredModel.read, models):
@@ -96,7 +96,7 @@ def train_ensembles(
         validate_export(model, scores, folders.valid_log, folders.fitted, limits, serving, runtime.seed, validation)
         if folders.release is not None:
             inputs = folders.valid_log, folders.fitted, folder / "slates"
-            evaluate_candidates(folders.release / RELEASE, data, {declared.name: model}, *inputs, runtime.seed)
+            evaluate_candidates(folders.release / RELEASE, log, {declared.name: model}, *inputs, runtime.seed)
         trained.append(
             {
                 "model": declared.name, "kind": declared.kind, "role": declared.role, "mlflow_run": tracked_run.run,
