@@ -31,6 +31,14 @@ PACKAGE_SETS = {
     "docs": "the documentation generator",
 }
 """Lock files that are installed as they are, and what the set-up calls them."""
+ENVIRONMENT_PROGRAM = """
+import ensurepip, glob, os, sys, sysconfig, venv, zipfile
+venv.create(sys.argv[1], clear=True, symlinks=True)
+wheels = sysconfig.get_config_var("WHEEL_PKG_DIR") or os.path.join(os.path.dirname(ensurepip.__file__), "_bundled")
+pip_wheel = max(glob.glob(os.path.join(wheels, "pip-*.whl")))
+zipfile.ZipFile(pip_wheel).extractall(sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]}))
+"""
+"""Makes an environment with the pip that comes with a Python. `ensurepip` would compile all of it, for seconds."""
 IMPORT_PROGRAM = """
 import contextlib, importlib, sys
 from shortlist.features.feast.store import import_feast
@@ -107,9 +115,7 @@ class Installer:
         self._make_uv(main)
         present = probe_python(self.triton_venv / "bin" / "python")
         if present is None or present.minor_version != triton.minor_version:
-            # Without pip, which nothing asks for there.
-            command = (self.uv, "venv", "--quiet", "--clear", "--python", triton.executable, str(self.triton_venv))
-            self._run(self.triton_venv.name, command, is_printed=False)
+            self._run_uv_venv(triton, self.triton_venv)
         self._install_lock("Triton", str(self.triton_venv / "bin" / "python"), LOCKS / "triton.txt")
         remove_unused_files(_site_packages(self.triton_venv))
 
@@ -119,7 +125,7 @@ class Installer:
         if name == "docs":
             main, _ = self.choose_pythons()
             self._make_uv(main)
-            self._make_environment(main, self.docs_venv)
+            self._run_uv_venv(main, self.docs_venv)
             python = str(self.docs_venv / "bin" / "python")
         self._pip_settings = read_pip_settings(self.python)
         self._install_lock(PACKAGE_SETS[name], python, LOCKS / f"{name}.txt")
@@ -159,13 +165,16 @@ class Installer:
         if present is None or not Path(self.uv).exists():
             if present is None:
                 print(f"Setting up {self.venv.name} with {main.executable} (once; details in {self.log})", flush=True)
-                self._make_environment(main, self.venv)
+                program = (main.executable, "-c", ENVIRONMENT_PROGRAM, str(self.venv))
+                self._run(self.venv.name, program, is_printed=False)
             pip = (self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
-            self._run("uv", (*pip, "--require-hashes", "-r", str(LOCKS / "uv.txt")), is_printed=False)
+            self._run("uv", (*pip, "--no-compile", "--require-hashes", "-r", str(LOCKS / "uv.txt")), is_printed=False)
         self._pip_settings = read_pip_settings(self.python)
 
-    def _make_environment(self, python: PythonBuild, folder: Path) -> None:
-        self._run(folder.name, (python.executable, "-m", "venv", "--clear", str(folder)), is_printed=False)
+    def _run_uv_venv(self, python: PythonBuild, folder: Path) -> None:
+        """Make an environment without pip."""
+        command = (self.uv, "venv", "--quiet", "--clear", "--python", python.executable, str(folder))
+        self._run(folder.name, command, is_printed=False)
 
     def _install_lock(self, title: str, python: str, lock: Path) -> None:
         command = (self.uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--require-hashes", "-r")
