@@ -235,9 +235,9 @@ class HostileWorld:
 
     def train_next(self, last_day: int) -> NextModel:
         """Collect what was served, train on it, and rank later users of the world."""
-        data, registry = self.spec.data, self._context.tracker.registry
-        assert data.live_outcome_delay is not None
-        time.sleep(parse_duration(data.live_outcome_delay) / timedelta(seconds=1) + 2)
+        outcome_delay, registry = self.spec.data.live_outcome_delay, self._context.tracker.registry
+        assert outcome_delay is not None
+        time.sleep(parse_duration(outcome_delay) / timedelta(seconds=1) + 2)
         version_before = registry.version_of("candidate")
         try:
             self._report("\n".join(collect_locally(self.spec, self._runs).lines))
@@ -257,9 +257,9 @@ class HostileWorld:
 
     def forget_hostile_requests(self) -> int:
         """Leave the logs as they were without the hostile client, and nothing collected; return its logged answers."""
-        data, paths = self.spec.data, self.deployer.paths
-        answers = self._keep_honest(paths.predictions, prediction_schema(data))
-        self._keep_honest(paths.outcomes, outcome_schema(item_type(data), outcome_columns(data)))
+        log, paths = self.spec.data, self.deployer.paths
+        answers = self._keep_honest(paths.predictions, prediction_schema(log))
+        self._keep_honest(paths.outcomes, outcome_schema(item_type(log), outcome_columns(log)))
         shutil.rmtree(self._stores / "objects" / "collected" / self.spec.name)
         return answers
 
