@@ -153,7 +153,8 @@ class GRPCApp:
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Score a request, or recommend items."""
         request_context = self._service.request_context(dict(context.invocation_metadata() or ()))
-        async with self._service.admission.slot() as slot:  # gRPC cancels this coroutine when the client disconnects
+        # gRPC cancels this coroutine when the client disconnects.
+        async with self._service.admission.slot(request_context.sender) as slot:
             tensors = _tensors(request, self._service.outputs_of(request.model_name))
             inference_request = InferenceRequest(
                 request.model_name, request.model_version, tensors, request_context, request.id

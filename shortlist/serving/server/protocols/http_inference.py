@@ -214,11 +214,11 @@ async def answer(service: Service, request_head: RequestHead, content: bytes | b
         RequestError: The request cannot be answered.
     """
     headers = request_head.headers
-    async with service.admission.slot() as slot:  # before the body is parsed: a refusal must cost nothing
+    context = service.request_context(headers)
+    async with service.admission.slot(context.sender) as slot:  # before the body is parsed: a refusal must cost nothing
         content = decode_content(content, headers, service.settings.serving.limits.max_request_bytes)
         body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs_of(request_head.model))
         del content  # freed while the model scores
-        context = service.request_context(headers)
         request = InferenceRequest(request_head.model, request_head.version, body.tensors, context, body.id)
         response = await service.answer(request, slot)
     track_headers = service.response_headers(context, request_head.version)

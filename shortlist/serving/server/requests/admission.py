@@ -3,6 +3,9 @@
 Without a limit, waits grow until answers arrive after their clients have given up. A request that is refused at once
 costs little, and its client can ask another server or retry later.
 
+Senders share the slots: the next request is one of the sender that holds the fewest, so that a client that asks for
+too much waits for itself alone. Where the queue is full, its newest request makes room for a sender with fewer.
+
 The wait of a new request is an estimate; a server that suddenly gets less processor time is slower. So the wait is
 checked again when a request leaves the queue: when, for as long as the longest allowed wait, every dequeued request had
 waited too long, such requests are refused, and the next one in time is served instead.
@@ -13,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from statistics import median
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -41,7 +44,10 @@ class Admission:
         self._free = limits.max_concurrent
         self._returning: deque[_WaitingRequest] = deque()
         """Requests that held a slot before; they are served first."""
-        self._queue: deque[_WaitingRequest] = deque()
+        self._queues: dict[str, deque[_WaitingRequest]] = {}
+        """Requests that wait for their first slot, by sender; without those of senders that wait for none."""
+        self._slots_held: Counter[str] = Counter()
+        """Slots of each sender."""
         self._late_since: float | None = None
         """Time since when every dequeued request had waited too long; None when the last one had not."""
         # More than twice the concurrent requests: a pause that delays all of them leaves the median unchanged.
@@ -54,13 +60,21 @@ class Admission:
     @property
     def waiting(self) -> int:
         """Number of admitted requests that hold no slot."""
-        return len(self._queue) + len(self._returning) + self._waiting_elsewhere
+        return self._queued + len(self._returning) + self._waiting_elsewhere
 
-    def wait_seconds(self) -> float:
-        """Return the estimated wait of a new request: the delay of the event loop plus the time in the queue."""
+    @property
+    def _queued(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def wait_seconds(self, sender: str = "") -> float:
+        """Return the estimated wait of a sender's new request: the delay of the event loop plus the time in the queue.
+
+        Senders take turns, so that a request waits for as many of each other sender as of its own, where there are.
+        """
         # The shortest of the last delays: a single pause of the machine does not lengthen all of them.
         loop_delay = min(self._loop_delays) if len(self._loop_delays) == _DELAY_SAMPLES else 0.0
-        ahead = len(self._queue) + len(self._returning)
+        sender_requests = len(self._queues.get(sender, ()))
+        ahead = len(self._returning) + sum(min(len(queue), sender_requests + 1) for queue in self._queues.values())
         if self._free and not ahead:
             return loop_delay
         return (
@@ -76,56 +90,86 @@ class Admission:
             await asyncio.sleep(_DELAY_SAMPLE_SECONDS)
             self._loop_delays.append(max(0.0, loop.time() - due))
 
-    def slot(self) -> AdmissionSlot:
-        """Return a slot, to be entered as a context manager."""
-        return AdmissionSlot(self)
+    def slot(self, sender: str | None = None) -> AdmissionSlot:
+        """Return a slot, to be entered as a context manager, for a request of a sender; None: it is not known."""
+        return AdmissionSlot(self, sender or "")
 
-    async def enter(self) -> float:
+    async def enter(self, sender: str = "") -> float:
         """Wait for a slot and take it; return the time at which it was taken (`time.perf_counter`).
 
         Raises:
             OverloadedError: The request would wait too long, or has waited too long.
         """
-        wait = self.wait_seconds()
-        is_full = not self._free or self._queue or self._returning
-        if wait > self._max_wait_seconds or (is_full and self.waiting >= self._limits.max_waiting):
+        wait = self.wait_seconds(sender)
+        is_full = not self._free or self._queues or self._returning
+        if wait > self._max_wait_seconds:
+            raise self._overloaded_error(wait)
+        if is_full and self.waiting >= self._limits.max_waiting and not self._makes_room(sender, wait):
             raise self._overloaded_error(wait)
         if is_full:
-            return await self._wait_in(self._queue)
+            return await self._wait_in(self._queues.setdefault(sender, deque()), sender)
         self._free -= 1
+        self._slots_held[sender] += 1
         self._late_since = None
         return time.perf_counter()
 
-    async def reenter(self) -> float:
+    async def reenter(self, sender: str = "") -> float:
         """Take a slot before all new requests; return the time at which it was taken."""
         if self._free:
             self._free -= 1
+            self._slots_held[sender] += 1
             return time.perf_counter()
-        return await self._wait_in(self._returning)
+        return await self._wait_in(self._returning, sender)
 
-    def leave(self, duration_seconds: float | None = None) -> None:
+    def leave(self, sender: str = "", duration_seconds: float | None = None) -> None:
         """Give the slot to the next request.
 
         Args:
+            sender: Sender of the request that held the slot.
             duration_seconds: Duration of the request; None when it says nothing about other requests.
         """
         if duration_seconds is not None:
             self._durations.append(duration_seconds)
+        self._slots_held[sender] -= 1
+        if not self._slots_held[sender]:
+            del self._slots_held[sender]
         now = time.perf_counter()
         while self._returning:
-            if not (turn := self._returning.popleft()).granted.done():
-                turn.granted.set_result(now)
+            if self._grant(self._returning.popleft(), now):
                 return
-        while self._queue:
-            turn = self._queue.popleft()
-            if turn.granted.done():
-                continue
-            if self._is_too_late(now - turn.since, now):
+        while self._queues:
+            turn = self._next_in_queue()
+            if not turn.granted.done() and self._is_too_late(now - turn.since, now):
                 turn.granted.set_exception(self._overloaded_error(now - turn.since))
-            else:
-                turn.granted.set_result(now)
+            elif self._grant(turn, now):
                 return
         self._free += 1
+
+    def _grant(self, turn: _WaitingRequest, now: float) -> bool:
+        """Give a slot to a request; return whether it still waited."""
+        if turn.granted.done():
+            return False
+        self._slots_held[turn.sender] += 1
+        turn.granted.set_result(now)
+        return True
+
+    def _next_in_queue(self) -> _WaitingRequest:
+        """Take the first request of the sender that holds the fewest slots; of several, the one that waited longest."""
+        sender = min(self._queues, key=lambda name: (self._slots_held[name], self._queues[name][0].since))
+        turn = self._queues[sender].popleft()
+        if not self._queues[sender]:
+            del self._queues[sender]
+        return turn
+
+    def _makes_room(self, sender: str, wait: float) -> bool:
+        """Refuse the newest request of the sender with the most that wait, where it has more than this one."""
+        greediest = max(self._queues, key=lambda name: len(self._queues[name]), default=sender)
+        if len(self._queues.get(greediest, ())) <= len(self._queues.get(sender, ())) + 1:
+            return False
+        turn = self._queues[greediest].pop()
+        if not turn.granted.done():
+            turn.granted.set_exception(self._overloaded_error(wait))
+        return True
 
     def change_waiting_elsewhere(self, change: int) -> None:
         """Change the number of admitted requests that wait outside the queue."""
@@ -151,16 +195,18 @@ class Admission:
             retry_seconds=max(1, math.ceil(wait)),
         )
 
-    async def _wait_in(self, queue: deque[_WaitingRequest]) -> float:
-        turn = _WaitingRequest(asyncio.get_running_loop().create_future(), time.perf_counter())
+    async def _wait_in(self, queue: deque[_WaitingRequest], sender: str) -> float:
+        turn = _WaitingRequest(asyncio.get_running_loop().create_future(), time.perf_counter(), sender)
         queue.append(turn)
         try:
             return await turn.granted
         except asyncio.CancelledError:  # its client disconnected
             if turn.granted.cancelled():
                 queue.remove(turn)
+                if not queue and self._queues.get(sender) is queue:
+                    del self._queues[sender]
             elif turn.granted.exception() is None:
-                self.leave()
+                self.leave(sender)
             raise
 
 
@@ -171,20 +217,22 @@ class _WaitingRequest(NamedTuple):
     """Time at which it got a slot."""
     since: float
     """Time since when it has waited."""
+    sender: str
 
 
 class AdmissionSlot:
     """The slot of one request; a context manager. Entering it may raise `OverloadedError`."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, sender: str) -> None:
         self._admission = admission
+        self._sender = sender
         self._is_inside = False
         self._since = 0.0
         self._reenter_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         """Wait for the slot."""
-        self._begin(await self._admission.enter())
+        self._begin(await self._admission.enter(self._sender))
         return self
 
     async def __aexit__(
@@ -192,7 +240,8 @@ class AdmissionSlot:
     ) -> None:
         """Give the slot back."""
         if self._is_inside:
-            self._admission.leave(time.perf_counter() - self._since if kind is None else None)
+            duration_seconds = time.perf_counter() - self._since if kind is None else None
+            self._admission.leave(self._sender, duration_seconds)
         else:
             self._admission.change_waiting_elsewhere(-1)
 
@@ -201,13 +250,13 @@ class AdmissionSlot:
         if self._is_inside:
             self._is_inside = False
             self._admission.change_waiting_elsewhere(1)
-            self._admission.leave()
+            self._admission.leave(self._sender)
 
     async def reacquire(self) -> None:
         """Take a slot again; the parts of one request share one slot."""
         async with self._reenter_lock:
             if not self._is_inside:
-                since = await self._admission.reenter()
+                since = await self._admission.reenter(self._sender)
                 self._admission.change_waiting_elsewhere(-1)
                 self._begin(since)
 

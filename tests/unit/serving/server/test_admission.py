@@ -74,6 +74,37 @@ def test_the_estimated_wait_is_the_queue_times_the_median_and_long_waits_are_ref
     asyncio.run(run())
 
 
+def test_senders_take_turns_and_one_that_asks_for_too_much_waits_for_itself_alone() -> None:
+    async def run() -> None:
+        queue, order, may_end = admission(took=0.5, max_concurrent=2, max_waiting=6), [], asyncio.Event()
+
+        async def request(sender: str) -> None:
+            async with queue.slot(sender):
+                await may_end.wait()
+                order.append(sender)
+
+        tasks = []
+        for sender in "aaaaaaaa":
+            tasks.append(asyncio.create_task(request(sender)))
+            await asyncio.sleep(0)
+        assert queue.waiting == 6
+        assert (queue.wait_seconds("a"), queue.wait_seconds("b")) == (7 * 0.5 / 2, 2 * 0.5 / 2)
+        with pytest.raises(OverloadedError):
+            await queue.enter("a")
+        tasks += [asyncio.create_task(request(sender)) for sender in "bbbb"]
+        await asyncio.sleep(0)
+        assert queue.waiting == 6
+        may_end.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        # The newest of `a` made room for three of `b`: a fourth would leave `a` with fewer than `b`.
+        assert [sender for sender, outcome in zip("aaaaaaaabbbb", outcomes, strict=True) if outcome] == [*"aaab"]
+        assert order[:2] == [*"aa"] and sorted(order[2:]) == [*"aaabbb"]
+        assert {*order[2:4]} == {*order[4:6]} == {"a", "b"}
+        assert (queue.waiting, queue.refused) == (0, 5)
+
+    asyncio.run(run())
+
+
 def test_after_a_pause_all_are_served_and_under_overload_only_requests_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

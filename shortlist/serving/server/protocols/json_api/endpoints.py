@@ -73,9 +73,9 @@ async def answer_json(
     if endpoint is take_events:
         assert service.events is not None
         service.events.senders.check(headers)
-    async with service.admission.slot() as slot:  # before the body is parsed: a refusal must cost nothing
+    context = service.request_context(headers)
+    async with service.admission.slot(context.sender) as slot:  # before the body is parsed: a refusal must cost nothing
         document = parse_json(decode_content(content, headers, service.settings.serving.limits.max_request_bytes))
         del content
-        context = service.request_context(headers)
         response = await endpoint(service, document, context, slot)
     return json_response(response, service.response_headers(context))
