@@ -42,7 +42,9 @@ zipfile.ZipFile(pip_wheel).extractall(sysconfig.get_path("purelib", "venv", {"ba
 IMPORT_PROGRAM = """
 import contextlib, importlib, sys
 from shortlist.features.feast.store import import_feast
+from shortlist.runs.runner import import_kfp
 from shortlist.runs.step_server import PRELOADED
+import_kfp()
 for module in (*PRELOADED, "kfp.local", "feast", "xgboost", "torch")[:: int(sys.argv[1])]:
     with contextlib.suppress(ImportError):
         import_feast() if module == "feast" else importlib.import_module(module)

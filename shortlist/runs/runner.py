@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import types
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,20 @@ def depends_on_moment(output: Any) -> bool:
     return any(json.loads(path.read_text())["depends_on_moment"] for path in validations)
 
 
+def import_kfp() -> None:
+    """Import kfp without its client of Kubeflow, with whose thousand modules no local run has to do.
+
+    It would take as long as all the rest of kfp. In this process `kfp.Client` is missing; `kfp.client.Client` is not.
+    """
+    if "kfp" in sys.modules:
+        return
+    client = types.ModuleType("kfp.client")
+    sys.modules[client.__name__], client.Client = client, None  # type: ignore[attr-defined] # kfp imports it
+    import kfp
+
+    del sys.modules[client.__name__], kfp.Client
+
+
 def run_graph(name: GraphName, spec: Spec, arguments: Mapping[str, Any], root: Path) -> None:
     """Run a graph of a spec; a failing task raises.
 
@@ -52,6 +67,7 @@ def run_graph(name: GraphName, spec: Spec, arguments: Mapping[str, Any], root: P
     """
     os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end before the training that they record
     with step_server():  # it imports what steps need while this process imports kfp
+        import_kfp()
         from pipelines.compile import GRAPHS
 
         builder = graph_builder(spec)

@@ -165,6 +165,9 @@ REPLACED = {
     "shortlist/runs/concurrent_steps.py: kfp.local.orchestrator.task_executor.execute_single_task",
     "shortlist/runs/concurrent_steps.py: kfp.local.subprocess_task_handler.run_local_subprocess",
     "shortlist/runs/concurrent_steps.py: kfp.local.task_dispatcher.run_single_task_implementation",
+    # ADR 3: a local run imports kfp without its client of Kubeflow.
+    "shortlist/runs/runner.py: sys.modules",
+    "shortlist/runs/runner.py: kfp.Client",
     # A module with one more declaration, imported in place of the original by a process of its own.
     "tests/unit/serving/rollout/new_count_program.py: sys.modules",
     # kfp.local has no hook for what an object store and Kubeflow's metadata store do to outputs.

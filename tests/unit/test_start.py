@@ -69,6 +69,22 @@ os._exit(0)  # as a process ends that is killed
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_local_run_imports_no_client_of_a_cluster() -> None:
+    code = """
+import sys
+from shortlist.runs.runner import import_kfp
+import_kfp()
+from pipelines.compile import GRAPHS
+from kfp import local
+import kfp
+print(len(GRAPHS) > 4, {"kubernetes", "kfp_server_api", "kfp.client"} & set(sys.modules), hasattr(kfp, "Client"))
+from kfp.client import Client
+print(Client.__name__)
+"""
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert completed.stdout.split() == ["True", "set()", "False", "Client"]
+
+
 def test_evaluation_imports_neither_sklearn_nor_scipy_stats() -> None:
     code = """
 import sys
