@@ -76,6 +76,10 @@ class SlateReplay:
             days: The days.
         """
         shown_by_model: dict[str, list[pl.DataFrame]] = {model: [] for model in models}
+        scorers = {
+            model: PairScorer(folder, self._views, item_values=self._stages.item_values)
+            for model, folder in models.items()
+        }
         for day in days:
             requests = self._requests(day)
             candidates = [
@@ -83,14 +87,13 @@ class SlateReplay:
                 for first in range(0, len(requests), _BATCH)
                 for request_candidates in self._stages.find_all(requests[first : first + _BATCH])
             ]
-            for model, folder in models.items():
-                shown_by_model[model].append(self._show_day(folder, day, requests, candidates))
+            for model, scorer in scorers.items():
+                shown_by_model[model].append(self._show_day(scorer, day, requests, candidates))
         return {model: pl.concat(frames) for model, frames in shown_by_model.items()}
 
     def _show_day(
-        self, model: Path, day: date, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates]
+        self, scorer: PairScorer, day: date, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates]
     ) -> pl.DataFrame:
-        scorer = PairScorer(model, self._views)  # of each day anew, so that the statistics of one day are in memory
         scored = scorer.score_all(requests, [request_candidates.items for request_candidates in candidates])
         rows = [
             (request, self._stages.slate(request, request_candidates, scores, further))

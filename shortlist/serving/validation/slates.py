@@ -279,7 +279,7 @@ class PairScorer:
         self._data, self._views, self._moment = plan.declared.data, views, moment
         self._reader = InputReader(self._assembler.requirements, self._assembler.widths, max_rows=sys.maxsize)
         self._scorer = open_scorer(model / FOLDER)
-        self._snapshots: dict[datetime, Snapshot] = {}
+        self._newest_snapshot: tuple[datetime, Snapshot] | None = None
 
     def score(self, request: SlateRequest, items: pl.Series) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
         """Return the scores of items, and the scores of further labels by column; each of shape (items,)."""
@@ -289,7 +289,10 @@ class PairScorer:
     def score_all(
         self, requests: Sequence[SlateRequest], items: Sequence[pl.Series]
     ) -> list[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
-        """Return what `score` returns for every request; requests of a day are scored together, some rows at a time."""
+        """Return what `score` returns for every request.
+
+        Requests of a day are scored together, some rows at a time; the statistics of one day are in memory.
+        """
         scored: dict[int, tuple[np.ndarray, Mapping[str, np.ndarray]]] = {}
         moments = [self._moment_of(request.now) for request in requests]
         batches: dict[tuple[datetime, int], list[int]] = {}
@@ -297,7 +300,7 @@ class PairScorer:
         for number, moment in enumerate(moments):
             batches.setdefault((moment, rows[moment] // _BATCH_ROWS), []).append(number)
             rows[moment] += len(items[number])
-        for (moment, _), numbers in batches.items():
+        for (moment, _), numbers in sorted(batches.items()):
             scores = self._score_rows(
                 [requests[number] for number in numbers], [items[number] for number in numbers], moment
             )
@@ -353,9 +356,10 @@ class PairScorer:
         return self._views.start_of(now.astimezone(ZoneInfo(self._views.timezone)).date())
 
     def _snapshot(self, moment: datetime) -> Snapshot:
-        if moment not in self._snapshots:
-            self._snapshots[moment] = load_with_users(self._assembler, self._views, moment)
-        return self._snapshots[moment]
+        if self._newest_snapshot is None or self._newest_snapshot[0] != moment:
+            self._newest_snapshot = None  # freed before the next one is read
+            self._newest_snapshot = moment, load_with_users(self._assembler, self._views, moment)
+        return self._newest_snapshot[1]
 
 
 def _tensor(spec: InputSpec, values: list[Any]) -> Tensor:
