@@ -91,5 +91,5 @@ def age_notices(newest: datetime | None, data: Data, now: datetime) -> Iterator[
     elif data.rules.max_age_hours is None and now - newest > STALE_AFTER:
         yield (
             f"The log: its newest row is of {newest:%Y-%m-%d}, {(now - newest).days} days ago; declare"
-            " rules.max_age_hours to refuse a log that is too old."
+            " data.rules.max_age_hours to refuse a log that is too old."
         )

@@ -248,7 +248,7 @@ def _loosen_rule(problem: str, draft: SpecDraft, data: Data, facts: LogFacts | N
         copies = float(copied["percent"])
         reason = f"{copies:g} % of the rows looked at are exact copies of earlier ones"
         return _set_rule(draft, "max_duplicate_share", f"{min(1.0, copies / 50):.2f}", reason)
-    if problem.startswith("only ") and "valid rows; rules.min_rows" in problem:
+    if problem.startswith("only ") and "valid rows; data.rules.min_rows" in problem:
         return _set_rule(draft, "min_rows", str(max(1, draft.total_rows // 2)), f"{draft.total_rows:,} rows are there")
     if leak := _LEAK_PATTERN.search(problem):
         for column in draft.columns:

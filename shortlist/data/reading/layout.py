@@ -147,7 +147,7 @@ class FileLayout:
         if undeclared_fields and self.undeclared == "refuse":
             problems.append(
                 f"column {_quote_names(undeclared_fields, _MAX_UNDECLARED_SHOWN)} is not declared; declare it, or set"
-                " rules.undeclared_columns: ignore"
+                " data.rules.undeclared_columns: ignore"
             )
         if problems:
             raise DataError(f"{file} ({self.table}): " + "; ".join(problems))

@@ -60,7 +60,7 @@ def volume(facts: LogFacts, data: Data) -> Problems:
         low, high = data.rules.min_volume_ratio, data.rules.max_volume_ratio
         advice = "" if all(rows for _, rows in fill_missing_days(facts.days)) else _GAP_ADVICE
         exceeding = _join_days(unusual.values())
-        yield f"volume: {exceeding}; rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
+        yield f"volume: {exceeding}; data.rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
 
 
 def unusual_volumes(facts: LogFacts, data: Data) -> dict[date, str]:
@@ -88,7 +88,7 @@ def label_rate(facts: LogFacts, data: Data) -> Problems:
     unusual = unusual_label_rates(facts, data)
     if unusual:
         limit = data.rules.max_label_rate_change
-        yield f"label rate: {_join_days(unusual.values())}; rules.max_label_rate_change is {limit:.0%}"
+        yield f"label rate: {_join_days(unusual.values())}; data.rules.max_label_rate_change is {limit:.0%}"
 
 
 def unusual_label_rates(facts: LogFacts, data: Data) -> dict[date, str]:

@@ -176,7 +176,7 @@ def _flag_repeated(keys: Hashes, is_unflagged: pl.Series, earlier_keys: KeySet) 
 
 def _log_column_name(name: str, data: Data) -> str:
     if name not in {column.name for column in data.columns}:
-        raise DataError(f"rules.unique: '{name}' is a column of a side table; wanted a column of the log")
+        raise DataError(f"data.rules.unique: '{name}' is a column of a side table; wanted a column of the log")
     return {data.label: Columns.LABEL, data.impression: Columns.IMPRESSION}.get(name, name)
 
 

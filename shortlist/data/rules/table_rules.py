@@ -29,7 +29,7 @@ def quarantined_share(facts: LogFacts, data: Data) -> Problems:
         )
         quarantined = format_share(rows, facts.read_rows)
         hints = "".join(f"; {HINTS[rule]}" for rule in rows_by_rule if rule in HINTS)
-        yield f"{quarantined} rows are quarantined ({rules}); rules.max_quarantined_share is {limit:.2%}{hints}"
+        yield f"{quarantined} rows are quarantined ({rules}); data.rules.max_quarantined_share is {limit:.2%}{hints}"
 
 
 def duplicate_share(facts: LogFacts, data: Data) -> Problems:
@@ -40,7 +40,7 @@ def duplicate_share(facts: LogFacts, data: Data) -> Problems:
         copies_by_day = {day: profile.copies for day, profile in facts.days if profile.copies > limit * profile.rows}
         most = max(copies_by_day, key=lambda day: copies_by_day[day], default=None)
         on_days = "" if most is None else f", on {len(copies_by_day)} of {len(facts.days)} days, most of them on {most}"
-        yield f"{copies} rows copy an earlier one{on_days}; rules.max_duplicate_share is {limit:.2%}"
+        yield f"{copies} rows copy an earlier one{on_days}; data.rules.max_duplicate_share is {limit:.2%}"
 
 
 def any_rows(facts: LogFacts, data: Data) -> Problems:
@@ -55,7 +55,7 @@ def enough_rows(facts: LogFacts, data: Data) -> Problems:
     """The log has at least the declared number of valid rows."""
     if 0 < facts.profile.rows < data.rules.min_rows:
         rows, limit = format_count(facts.profile.rows), format_count(data.rules.min_rows)
-        yield f"only {rows} valid rows; rules.min_rows is {limit}"
+        yield f"only {rows} valid rows; data.rules.min_rows is {limit}"
 
 
 def label_varies(facts: LogFacts, data: Data) -> Problems:
@@ -71,7 +71,10 @@ def freshness(facts: LogFacts, data: Data) -> Problems:
     now = facts.now if facts.until is None else min(facts.now, facts.until)
     if limit is not None and newest is not None and now - newest > timedelta(hours=limit):
         age = (now - newest) / timedelta(hours=1)
-        yield f"the newest row is of {newest:%Y-%m-%d %H:%M} UTC, {age:.1f} hours old; rules.max_age_hours is {limit:g}"
+        yield (
+            f"the newest row is of {newest:%Y-%m-%d %H:%M} UTC, {age:.1f} hours old;"
+            f" data.rules.max_age_hours is {limit:g}"
+        )
 
 
 def leakage(facts: LogFacts, data: Data) -> Problems:
@@ -80,8 +83,9 @@ def leakage(facts: LogFacts, data: Data) -> Problems:
     for name, auc in facts.column_aucs.items():
         if auc > limit and name not in data.rules.allow_leak:
             yield (
-                f"column '{name}' alone orders the labels with an AUC of {auc:.4f}; rules.max_column_auc is {limit:g}."
-                " If it is an outcome, declare `known: after`; if you know why, list it in rules.allow_leak"
+                f"column '{name}' alone orders the labels with an AUC of {auc:.4f};"
+                f" data.rules.max_column_auc is {limit:g}."
+                " If it is an outcome, declare `known: after`; if you know why, list it in data.rules.allow_leak"
             )
 
 
@@ -99,7 +103,7 @@ def _side_table(facts: LogFacts, data: Data, table: SideTable) -> Problems:
         yield f"{format_count(side.repeated_keys)} rows repeat a key, e.g. {example}; keep one row per key"
     if side.quarantined > limit * side.raw_rows:
         row_share = format_share(side.quarantined, side.raw_rows)
-        yield f"{row_share} rows are quarantined; rules.max_quarantined_share is {limit:.2%}"
+        yield f"{row_share} rows are quarantined; data.rules.max_quarantined_share is {limit:.2%}"
     for column in table.columns:
         if side.nulls[column.name] > column.max_null_share * side.rows:
             nulls, limit = format_share(side.nulls[column.name], side.rows), column.max_null_share

@@ -63,7 +63,7 @@ def test_a_log_that_matches_its_spec_has_no_problems(write: Callable[..., Path])
     assert report[:3] == ((), 3_000, True)
     (notice,) = report.notices
     assert notice.startswith("The log: its newest row is of 2025-10-13, ")
-    assert notice.endswith(" days ago; declare rules.max_age_hours to refuse a log that is too old.")
+    assert notice.endswith(" days ago; declare data.rules.max_age_hours to refuse a log that is too old.")
 
 
 def test_all_undeclared_columns_of_all_tables_are_named(write: Callable[..., Path]) -> None:

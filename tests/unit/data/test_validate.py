@@ -92,7 +92,7 @@ REFUSED_LOGS: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
         "more bad rows than tolerated",
         clicks().with_columns(click=pl.when(pl.int_range(pl.len()) < 16).then(2).otherwise("click")),
         {},
-        r"16 of 1 500 \(1.07%\) rows are quarantined \(label_is_binary 16\); rules.max_quarantined_share is 1.00%",
+        r"16 of 1 500 \(1.07%\) rows are quarantined \(label_is_binary 16\); data.rules.max_quarantined_share is 1.00%",
     ),
     (
         "more copies than tolerated",
@@ -101,7 +101,7 @@ REFUSED_LOGS: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
         r"16 of 1 516 \(1.06%\) rows copy an earlier one, on 1 of 5 days, most of them on 2024-01-05;"
         r" rules.max_duplicate_share is 1.00%",
     ),
-    ("too few rows", clicks(rows=190), {}, r"only 950 valid rows; rules.min_rows is 1 000"),
+    ("too few rows", clicks(rows=190), {}, r"only 950 valid rows; data.rules.min_rows is 1 000"),
     ("no valid row", clicks().with_columns(click=5), {}, r"no row is valid"),
     ("only negatives", clicks().with_columns(click=0), {}, r"label 'click' is 0 in all 1 500 rows; there is nothing"),
     ("only positives", clicks().with_columns(click=1), {}, r"label 'click' is 1 in all 1 500 rows"),
@@ -121,7 +121,7 @@ REFUSED_LOGS: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
         "a day with hardly any rows",
         clicks().filter(~ON_DAY_4 | (PLACE % 60 == 0)),
         {},
-        r"volume: 5 rows on 2024-01-04 \(0.017 times the median 300 before\); rules.min_volume_ratio is 0.2, max",
+        r"volume: 5 rows on 2024-01-04 \(0.017 times the median 300 before\); data.rules.min_volume_ratio is 0.2, max",
     ),
     (
         "a day without rows",
@@ -139,19 +139,19 @@ REFUSED_LOGS: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
         "a label rate that jumps",
         clicks().with_columns(click=pl.when(ON_DAY_4).then((PLACE + 1) % 2).otherwise("click")),
         {},
-        r"label rate: 0.5000 on 2024-01-04 \(median 0.3000 before\); rules.max_label_rate_change is 50%",
+        r"label rate: 0.5000 on 2024-01-04 \(median 0.3000 before\); data.rules.max_label_rate_change is 50%",
     ),
     (
         "a log that is old",
         clicks(),
         {"rules": {"max_age_hours": 24}},
-        r"the newest row is of 2024-01-05 00:04 UTC, 95.9 hours old; rules.max_age_hours is 24",
+        r"the newest row is of 2024-01-05 00:04 UTC, 95.9 hours old; data.rules.max_age_hours is 24",
     ),
     (
         "a column that is the label",
         clicks().with_columns(price=pl.col("click") * 2.5),
         {},
-        r"column 'price' alone orders the labels with an AUC of 1.0000; rules.max_column_auc is 0.95. If it is an outc",
+        r"column 'price' alone orders the labels with an AUC of 1.0000; data.rules.max_column_auc is 0.95. If it is",
     ),
 ]
 
@@ -236,7 +236,7 @@ def test_a_label_rate_that_chance_explains_passes(validate_log: Judged) -> None:
         ),
         (
             pl.DataFrame({"user_id": [*range(49), None], "age": 30}),
-            r"1 of 50 \(2.00%\) rows are quarantined; rules.max_quarantined_share is 1.00%",
+            r"1 of 50 \(2.00%\) rows are quarantined; data.rules.max_quarantined_share is 1.00%",
         ),
         (pl.DataFrame({"user_id": range(50), "age": [-1] + [30] * 49}), r"1 of 50 \(2.00%\) rows are quarantined"),
     ],

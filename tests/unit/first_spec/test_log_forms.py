@@ -252,7 +252,7 @@ def test_a_day_that_was_exported_twice_is_named_and_loosens_nothing(tmp_path: Pa
     draft, written, _ = first_spec(tmp_path)
     assert draft.rules == {}
     problem = written.problems[0]
-    assert f"rows copy an earlier one, on 1 of 14 days, most of them on {day}; rules.max_duplicate_share" in problem
+    assert f"rows copy an earlier one, on 1 of 14 days, most of them on {day}; data.rules.max_dup" in problem
 
 
 def test_copies_on_all_days_loosen_their_rule_with_the_figure(tmp_path: Path) -> None:
