@@ -115,7 +115,7 @@ def test_a_headerless_file_with_other_columns_is_refused(tmp_path: Path, declare
         ("time,user_id,price,click,click\n", "column 'click' occurs 2 times in the header"),
         ("time,userid,price,click\n", r"declared column 'user_id' is missing; did you mean 'userid'\? \(the file has"),
         ("time;user_id;price;click\n", "its first line has no ',', and ';' between 4 names or more; declare"),
-        ("time,user_id,price,click,extra\n", "column 'extra' is not declared; declare it, or set data.rules.undeclared_col"),
+        ("time,user_id,price,click,extra\n", "column 'extra' is not declared; declare it, or set data.rules.un"),
         ('time,user_id,"price,click\n', "line 1: not a row of UTF-8 CSV"),
         ("\xff\xfet\0i\0", "UTF-16 text; convert it to UTF-8"),
     ],

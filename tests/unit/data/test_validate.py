@@ -99,7 +99,7 @@ REFUSED_LOGS: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
         pl.concat([clicks(), clicks().tail(16)]),
         {},
         r"16 of 1 516 \(1.06%\) rows copy an earlier one, on 1 of 5 days, most of them on 2024-01-05;"
-        r" rules.max_duplicate_share is 1.00%",
+        r" data.rules.max_duplicate_share is 1.00%",
     ),
     ("too few rows", clicks(rows=190), {}, r"only 950 valid rows; data.rules.min_rows is 1 000"),
     ("no valid row", clicks().with_columns(click=5), {}, r"no row is valid"),
