@@ -64,15 +64,15 @@ RATE: Final = 25.0
 """Requests of honest users per second."""
 HOSTILE_RATE: Final = 200.0
 SECONDS: Final = 600.0
-"""Of the attack, and before of the same without it; a rollout that began is waited for."""
+"""Length of the attack, and of the time without it before; a rollout that began is waited for."""
 USERS: Final = 50
-"""Whom the hostile client invents."""
+"""Users that the hostile client invents."""
 LATER_DAYS: Final = 5
 """Days of the world whose users both models rank."""
 WARM_SECONDS: Final = 10.0
-"""Of the first requests after a start, which do not count."""
+"""Time after a start whose requests do not count."""
 ROLLOUT_SECONDS: Final = 300.0
-"""Of a rollout that began, at most."""
+"""Longest time of a rollout."""
 _THREADS: Final = 16
 _ROWS_PER_DAY: Final = 3_500
 _SESSIONS_PER_DAY: Final = 500
@@ -81,22 +81,22 @@ _SPEC: Final = Path(__file__).parents[1] / "pipelines/specs/drill.yaml"
 
 
 class Outcome(NamedTuple):
-    """What became of everybody."""
+    """Rollouts and requests of a served world, without and with the hostile client."""
 
     rollouts: Sequence[RolloutRecord]
-    """Those under attack."""
+    """Rollouts under attack."""
     sent: int
     """Requests of the hostile client."""
     ledger: pl.DataFrame
-    """Of the honest requests."""
+    """Answers and latencies of the honest requests."""
     begins: tuple[float, float, float]
     """Begin of the time without the attack, of the attack, and its end."""
     last_day: int
-    """Of the world, of which users asked; it is not complete."""
+    """Number of the last day of the world whose users asked; not all of them did."""
 
 
 class NextModel(NamedTuple):
-    """What was trained on the collected rows."""
+    """The model that was trained on the collected rows."""
 
     trained: bool
     auc: float
@@ -118,10 +118,10 @@ def hostile_spec(days: int, seed: int) -> Spec:
 
 
 class HostileClient(NamedTuple):
-    """What the hostile client knows."""
+    """A hostile client, and what it knows of the stack and its users."""
 
     endpoint: Endpoint
-    """The stack's."""
+    """Gateway of the stack."""
     items: list[int]
     label: str
     """Column of what users do."""
@@ -146,11 +146,11 @@ class HostileClient(NamedTuple):
         """Attack until it is time to stop, in a process of its own; `sent` is set to the number of requests."""
         attacker = Attacker(self.endpoint, self.items, self.label, self.inputs)
         users = [f"{900_000 + number}" for number in range(USERS)]
-        deeds = (
+        requests = (
             attacker.false_outcomes, attacker.wrong_request, attacker.aborted_request, attacker.same_items,
             attacker.long_header,
         )  # fmt: skip
-        with attacker.attack(users, *deeds, rate=rate, threads=_THREADS):
+        with attacker.attack(users, *requests, rate=rate, threads=_THREADS):
             stop.wait()
         sent.value = attacker.sent
 
@@ -173,9 +173,9 @@ class HostileWorld:
     """A spec that was trained twice on the first days of a generated world, and whose users come on the next ones.
 
     Args:
-        folder: Of the world and of the runs.
-        days: Of the world.
-        report: Called with what is done.
+        folder: Folder for the world and the runs.
+        days: Number of days of the world.
+        report: Called with a line about each rollout and training.
     """
 
     def __init__(self, folder: Path, days: int, report: Callable[[str], object]) -> None:
@@ -279,9 +279,9 @@ def lines_of(outcome: Outcome, models: tuple[NextModel, NextModel], hostile_answ
     """Return the lines of the table.
 
     Args:
-        outcome: What became of everybody.
-        models: Trained on everything, and without the hostile client.
-        hostile_answers: Its answers in the prediction log.
+        outcome: Rollouts and requests.
+        models: Models that were trained on all rows, and on those without the hostile client's.
+        hostile_answers: Answers to the hostile client in the prediction log.
     """
     began, attack_began, ended = outcome.begins
     quiet, attacked = (

@@ -46,7 +46,7 @@ CANDIDATES: Final = {"4,096 rows": 4_096, "128 rows": 128}
 RECOMMEND: Final = "recommend"
 """A slate of ten, from 500 candidates of the catalogue."""
 ITEMS: Final = 10_000
-"""Of the catalogue."""
+"""Size of the catalogue."""
 FACTORS: Final = (1, 2, 4)
 SECONDS: Final = 10.0
 """Of each load, in each round."""
@@ -141,10 +141,10 @@ class Arrivals:
     """Runs loads of one request against a stack.
 
     Args:
-        stack: Is asked.
-        request: Path, body and headers.
-        folder: Of the generator's files.
-        processors: Of the generator.
+        stack: The stack that is asked.
+        request: Path, body and headers of the request.
+        folder: Folder of the load generator's files.
+        processors: Processors of the load generator.
     """
 
     def __init__(

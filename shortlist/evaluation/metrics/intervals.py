@@ -225,7 +225,7 @@ def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[np
 
     Of very many users they are drawn piece by piece, which draws the same in a tenth of the memory.
     """
-    generator, one = np.random.default_rng(seed), np.uint16(1)
+    generator = np.random.default_rng(seed)
     for _ in range(rounds):
         if clusters <= _MANY_CLUSTERS:
             draws = generator.integers(0, clusters, clusters)
@@ -233,7 +233,7 @@ def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[np
             continue
         counts = np.zeros(clusters, np.uint16)  # more than two bytes hold are never drawn of so many
         for piece in row_pieces(clusters):
-            np.add.at(counts, generator.integers(0, clusters, piece.stop - piece.start), one)
+            np.add.at(counts, generator.integers(0, clusters, piece.stop - piece.start), np.uint16(1))
         yield counts
 
 

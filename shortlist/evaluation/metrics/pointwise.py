@@ -154,11 +154,11 @@ def roc_points(labels: Labels, scores: Probabilities, points: int = 200) -> list
     starts = np.flatnonzero(np.append(True, ordered_scores[1:] != ordered_scores[:-1]))[::-1]
 
     def rates(number: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Return both rates where rows of so many different scores, the highest first, are called positive."""
+        """Return both rates where rows of so many different scores, the highest first, are predicted positive."""
         start = starts[np.maximum(number, 1) - 1]
-        called_positives = positives - np.where(start > 0, positives_up_to[start - 1], 0)
-        called, called_positives = (np.where(number > 0, count, 0) for count in (rows - start, called_positives))
-        return (called - called_positives) / (rows - positives), called_positives / positives
+        predicted_true = positives - np.where(start > 0, positives_up_to[start - 1], 0)
+        predicted, predicted_true = (np.where(number > 0, count, 0) for count in (rows - start, predicted_true))
+        return (predicted - predicted_true) / (rows - positives), predicted_true / positives
 
     # Points at equal steps along the curve, not along the scores: otherwise most would be on its steep start. They are
     # searched by halves, so that the curve is not in memory as a whole.
