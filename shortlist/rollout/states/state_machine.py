@@ -81,7 +81,7 @@ def _state_after_phase(state: RolloutState) -> RolloutState:
     if state.phase is Phase.LOAD_TESTING:
         if not state.straight and state.former is not None:
             return _shift(state, 0, "")
-        reason = state.reason or "nothing served before that it could be compared with"
+        reason = state.reason or "no version served before to compare it with"
         return _forward(state, Phase.PROMOTING, percent=100, reason=reason)
     if state.phase is Phase.DRAINING:
         return state.model_copy(update={"phase": Phase.PROMOTED, "stable": state.candidate})

@@ -374,7 +374,7 @@ def test_the_first_model_gets_everybody_once_it_is_load_tested(tmp_path: Path) -
     assert world.is_promoted()
     assert world.percents() == [0]
     assert (record.state.phase, record.steps, world.observer.analyses) == (Phase.PROMOTED, (), [])
-    assert world.verdict(record).reason == "nothing served before that it could be compared with"
+    assert world.verdict(record).reason == "no version served before to compare it with"
 
 
 def test_a_first_model_that_is_champion_before_it_ever_served_is_still_the_first(tmp_path: Path) -> None:
