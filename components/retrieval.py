@@ -62,12 +62,12 @@ def evaluate_slates(
     if not stages.is_dir() or model_metadata["role"] != "candidate":
         return
 
-    from shortlist.serving.validation.slates import evaluate_candidates
+    from shortlist.serving.validation.slates import evaluate_slates_of_model
     from shortlist.spec.data import Data
     from shortlist.spec.engine import load_runtime
     from shortlist.tracking.steps import step
 
     with step(f"evaluate_slates_{model_metadata['model']}") as running_step:
-        candidates, paths = {model_metadata["model"]: Path(model.path)}, (Path(valid_log.path), Path(fitted.path), out)
-        evaluate_candidates(stages, Data.model_validate_json(data), candidates, *paths, load_runtime(runtime).seed)
+        paths = Path(model.path), Path(valid_log.path), Path(fitted.path), out / model_metadata["model"]
+        evaluate_slates_of_model(stages, Data.model_validate_json(data), *paths, load_runtime(runtime).seed)
     write_metadata(slates, step=running_step.record)

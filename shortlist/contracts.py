@@ -114,6 +114,8 @@ class Files:
     GATES: Final = "gates.json"
     BLESSING: Final = "blessing.json"
     SUMMARY: Final = "summary.json"
+    SPEC: Final = "spec.json"
+    """The spec that a run's graph was built for, as canonical JSON."""
     SERVED_FEATURES: Final = "served_features.json"
     COMPARISON: Final = "compare.json"
     REPORT: Final = "report.html"

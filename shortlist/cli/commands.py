@@ -53,12 +53,21 @@ def check(
 
     path = find_spec(spec)
     loaded = load_spec(path, change or [])
-    plan(loaded.data, loaded.features, loaded.gates)
-    typer.echo(f"{path}: valid; {len(loaded.data.by_name)} columns, {len(loaded.features.names)} features")
+    errors = []
+    try:
+        plan(loaded.data, loaded.features, loaded.gates)
+        typer.echo(f"{path}: valid; {len(loaded.data.by_name)} columns, {len(loaded.features.names)} features")
+    except ShortlistError as error:  # the log is checked all the same
+        errors.append(f"{path}: {error}")
     for notice in loaded.notices:
         typer.echo(notice)
     if data is not None:
-        typer.echo(_check_log(loaded.data, data, rows))
+        try:
+            typer.echo(_check_log(loaded.data, data, rows))
+        except ShortlistError as error:
+            errors.append(str(error))
+    if errors:
+        raise ShortlistError("\n".join(errors))
 
 
 def _check_log(declared: Data, location: Path, rows: int) -> str:

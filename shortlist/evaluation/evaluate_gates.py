@@ -173,7 +173,7 @@ def _make_verdict(outcomes: list[_CandidateOutcome], evidence: GateInputs, limit
         },
         slices={outcome.measures.model: outcome.slices for outcome in outcomes if outcome.slices is not None},
         slice_reference=evidence.reference_name,
-        best_possible=best_possible(rows) if (rows := evidence.baseline.rows) else None,
+        best_possible=best_possible(read_rows()) if (read_rows := evidence.baseline.read_rows) else None,
         champion=evidence.champion,
         skew=evidence.skew,
         log=evidence.log,

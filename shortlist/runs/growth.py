@@ -12,32 +12,47 @@ from shortlist.storage.artefacts import IntegrityError, read_json
 def describe_growth(run: Path) -> str:
     """Return how much of the log is new since the newest earlier run of the spec; empty where there is none.
 
-    A log without a single new row is said to be so: a scheduled training of it learns nothing.
+    A log without a single new row is said to be so: a scheduled training of it learns nothing. Where the spec was
+    edited between the runs, that is said instead: a run after an edit is not expected to find new rows.
 
     Args:
         run: Folder of the run, beside those of earlier ones.
     """
-    summary = _read_summary(run)
+    summary = _read_json(run / Files.SUMMARY)
     earlier = sorted(
         (path for path in run.parent.glob("*") if path.name < run.name and not path.is_symlink()), reverse=True
     )
     for folder in earlier:
-        previous = _read_summary(folder)
+        previous = _read_json(folder / Files.SUMMARY)
         if previous.get("spec") == summary.get("spec") and _is_known(previous) and _is_known(summary):
-            return _compare(summary["rows"], previous["rows"], folder.name)
+            specs = _read_json(run / Files.SPEC), _read_json(folder / Files.SPEC)
+            return _describe(summary["rows"], previous["rows"], folder.name, *specs)
     return ""
 
 
-def _compare(rows: dict[str, Any], previous: dict[str, Any], name: str) -> str:
+def _describe(
+    rows: dict[str, Any], previous: dict[str, Any], name: str, spec: dict[str, Any], previous_spec: dict[str, Any]
+) -> str:
+    edited = sorted(key for key in spec.keys() | previous_spec.keys() if spec.get(key) != previous_spec.get(key))
     new_rows, day, earlier_day = rows["valid"] - previous["valid"], rows["newest_day"], previous["newest_day"]
     newest = (
         f"the newest day is still {day}" if day == earlier_day else f"the newest day is {day}, it was {earlier_day}"
     )
     fewer = f", {-new_rows:,} fewer" if new_rows else ""
+    if "data" in edited:  # other rows are valid now, be there new ones or not
+        more = f", {new_rows:,} more" if new_rows > 0 else fewer
+        return f"The spec's data section was edited since run {name}: {rows['valid']:,} valid rows{more}; {newest}."
     if new_rows > 0:
         return f"New since run {name}: {new_rows:,} valid rows; {newest}."
     if day > earlier_day:
         return f"New since run {name}: rows of later days, {rows['valid']:,} valid rows in all{fewer}; {newest}."
+    if edited and not new_rows:
+        return (
+            f"The log is as in run {name}: {rows['valid']:,} valid rows, {newest}. The spec was edited since"
+            f" ({', '.join(edited)})."
+        )
+    if _is_generated(spec) and not rows.get("collected"):
+        return ""  # it is the same in every run
     return (
         f"Nothing came into the log since run {name}: {rows['valid']:,} valid rows{fewer}, {newest}. Look at what"
         " writes the log, and whether data.source.path reads its new files."
@@ -49,8 +64,12 @@ def _is_known(summary: dict[str, Any]) -> bool:
     return rows.get("valid") is not None and rows.get("newest_day") is not None
 
 
-def _read_summary(run: Path) -> dict[str, Any]:
+def _is_generated(spec: dict[str, Any]) -> bool:
+    return bool(spec.get("data", {}).get("source", {}).get("kind") == "generated")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return read_json(run / Files.SUMMARY)
+        return read_json(path)
     except (IntegrityError, OSError):
         return {}

@@ -245,7 +245,7 @@ def run_child(graph: GraphName, spec: Spec, run: Path, state: RunsFolder, displa
         state: Runs folder with the cache.
         display: Display that follows the run.
     """
-    declaration = run / "spec.json"
+    declaration = run / Files.SPEC
     write_text(declaration, canonical_json(spec))
     files = [str(declaration), str(run / "arguments.json"), str(state.root / "cache")]
     command = [sys.executable, "-m", "shortlist.runs.runner", graph, *files]

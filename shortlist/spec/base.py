@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from itertools import pairwise
@@ -46,6 +47,29 @@ class Section(BaseModel):
                 if name in fields:  # not a class variable
                     fields[name].setdefault("description", text)
         return json_schema
+
+
+Check = Callable[[], object]
+"""Raises a `ValueError` when sections do not agree."""
+
+
+class DisagreementError(ValueError):
+    """Sections of a spec do not agree; a message per problem."""
+
+    def __init__(self, messages: Iterable[str]) -> None:
+        self.messages = tuple(messages)
+        super().__init__("\n".join(self.messages))
+
+
+def find_problems(checks: Iterable[Check]) -> tuple[str, ...]:
+    """Return the messages of all checks that fail, each once; none of the checks may depend on another one."""
+    messages: dict[str, None] = {}
+    for check in checks:
+        try:
+            check()
+        except ValueError as problem:
+            messages[str(problem)] = None
+    return tuple(messages)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shortlist.contracts import ShortlistError, did_you_mean
-from shortlist.spec.base import RegisteredSection
+from shortlist.spec.base import DisagreementError, RegisteredSection
 from shortlist.spec.models import ModelSection, model_sections
 from shortlist.spec.spec import Spec
 from shortlist.spec.text.changes import apply_change, split_changes
@@ -78,7 +78,7 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
-        lines = [_describe_problem(problem) for problem in error.errors()]
+        lines = [line for problem in error.errors() for line in _describe_problems(problem)]
         raise SpecError(f"{origin}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines)) from None
 
 
@@ -90,6 +90,12 @@ def canonical_json(section: BaseModel) -> str:
 def digest(section: BaseModel) -> str:
     """Return the first 16 hex digits of the SHA-256 of a section's canonical JSON."""
     return hashlib.sha256(canonical_json(section).encode()).hexdigest()[:16]
+
+
+def _describe_problems(problem: ErrorDetails) -> Sequence[str]:
+    """Return a line per problem: one, or those of all checks of the spec's sections that failed."""
+    error = problem.get("ctx", {}).get("error")
+    return error.messages if isinstance(error, DisagreementError) else (_describe_problem(problem),)
 
 
 def _describe_problem(problem: ErrorDetails) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from shortlist.contracts import did_you_mean, label_column
-from shortlist.spec.base import Section
-from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
+from shortlist.spec.base import Check, DisagreementError, Section, find_problems
+from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock, Slates, Source
 from shortlist.spec.features import CandidateComparison, Feature, Features, declared_column
 from shortlist.spec.filters import Filters
 from shortlist.spec.gates import Gates, check_gate_columns
@@ -22,8 +23,6 @@ from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving, check_guards
 from shortlist.spec.tune import Tune
 from shortlist.system.registry import resolve_address
-
-"""Given by name, because expressions are type-checked in a layer above, and only where a section declares any."""
 
 
 class Spec(Section):
@@ -84,12 +83,6 @@ class Spec(Section):
             self.models[name] = self.models[name].by_workers
         return self
 
-    @model_validator(mode="after")
-    def _check_retrieval(self) -> Self:
-        if self.retrieval is not None:
-            self.retrieval.check(self.data)
-        return self
-
     @property
     def notices(self) -> tuple[str, ...]:
         """Declarations of a valid spec without the effect that they seem to have, one sentence each."""
@@ -123,70 +116,40 @@ class Spec(Section):
         )
 
     @model_validator(mode="after")
-    def _check_slates(self) -> Self:
-        for name in ("filters", "ordering"):
-            if getattr(self, name) is not None and self.retrieval is None:
-                raise ValueError(
-                    f"{name}: is for the candidates that `retrieval` finds, and the spec has no such section; declare"
-                    " retrieval.sources, or leave it out"
-                )
-        if self.retrieval is not None and self.retrieval.candidates > self.serving.max_rows:
-            raise ValueError(
-                f"retrieval.candidates {self.retrieval.candidates} is above serving.max_rows {self.serving.max_rows},"
-                " the most that are scored at once; declare fewer, or a larger limit"
-            )
-        names = [feature.outputs[0] for feature in self.features.columns if isinstance(feature, CandidateComparison)]
-        if self.retrieval is not None and names:
-            raise ValueError(
-                f"features: '{names[0]}' compares the candidates of a request; with `retrieval` these are up to"
-                f" {self.retrieval.candidates}, and the log holds the few that were shown, so that training would see"
-                " other values than serving. Leave such features out, or `retrieval`, and have clients send what they"
-                " show"
-            )
-        if self.retrieval is not None and (self.filters is not None or self.ordering is not None):
-            sections = self.filters or Filters(), self.ordering or Ordering()
-            resolve_address("check_slates")(self.data, self.retrieval, *sections)
-            resolve_address("check_scores")(sections[1], self.data, self.models)
+    def _check_sections_agree(self) -> Self:
+        if messages := find_problems(self._agreement_checks()):
+            raise DisagreementError(messages)
         return self
 
-    @model_validator(mode="after")
-    def _check_sections_agree(self) -> Self:
-        for feature in self.features.columns:
-            feature.check(self.data)
-        for name, model in self.models.items():
-            if model.reads:
-                try:
-                    match_features(model.reads, self.features.names)
-                except ValueError as error:
-                    raise ValueError(f"models.{name}.features: {error}") from None
-            model.check_data(name, self.data)
-            model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
-        _check_label_columns(self.data, self.features)
-        check_guards(self.serving.canary, self.data.labels)
-        check_members(self.models)
-        for feature in self.features.columns:
-            _check_buckets(feature, self.models)
-        for name in self.runtime.cluster.workers:
-            _check_workers(name, self.models)
-        _check_baseline(self.gates.baseline, self.models)
-        _check_streaming(self)
-        self.tune.check(self.models)
-        if self.data.user is None:
-            _check_no_gauc({"gates": self.gates.metric, "tune": self.tune.metric})
-        for name in self.monitoring.drift.ignore:
-            declared_column(name, self.data, "monitoring.drift.ignore")
-        check_gate_columns(self.gates, self.data)
-        if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":
-            raise ValueError("data.source.format: npz is for side tables only")
-        if self.data.slate is not None and self.serving.max_rows > self.data.slate.max_rows:
-            raise ValueError(
-                f"serving.max_rows {self.serving.max_rows} is above data.slate.max_rows {self.data.slate.max_rows}:"
-                " requests would be larger than any slate that was learnt from. Declare the same limit for both"
-            )
-        _check_split(self.data)
+    def _agreement_checks(self) -> Iterator[Check]:
+        """Yield the checks across sections; none depends on another one."""
+        log, features, models = self.data, self.features, self.models
+        yield partial(_check_slates, self)
+        yield from (partial(feature.check, log) for feature in features.columns)
+        for name, model in models.items():
+            distributed = name in self.runtime.cluster.workers
+            yield partial(_check_reads, name, model, features)
+            yield partial(model.check_data, name, log)
+            yield partial(model.check_features, name, features, distributed=distributed)
+        yield partial(_check_label_columns, log, features)
+        yield partial(check_guards, self.serving.canary, log.labels)
+        yield partial(check_members, models)
+        yield from (partial(_check_buckets, feature, models) for feature in features.columns)
+        yield from (partial(_check_workers, name, models) for name in self.runtime.cluster.workers)
+        yield partial(_check_baseline, self.gates.baseline, models)
+        yield partial(_check_streaming, self)
+        yield partial(self.tune.check, models)
+        if log.user is None:
+            yield partial(_check_no_gauc, {"gates": self.gates.metric, "tune": self.tune.metric})
+        yield from (
+            partial(declared_column, name, log, "monitoring.drift.ignore") for name in self.monitoring.drift.ignore
+        )
+        yield partial(check_gate_columns, self.gates, log)
+        yield partial(_check_source, log.source)
+        yield partial(_check_max_rows, log.slate, self.serving)
+        yield partial(_check_split, log)
         if self.runtime.target.is_remote:
-            _check_placement(self.serving.placement.device, self.runtime.cluster.serving.gpus)
-        return self
+            yield partial(_check_placement, self.serving.placement.device, self.runtime.cluster.serving.gpus)
 
 
 def match_features(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
@@ -202,6 +165,59 @@ def match_features(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[s
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ValueError(f"no feature matches '{pattern}'{did_you_mean(pattern, names)}")
     return tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def _check_slates(spec: Spec) -> None:
+    """Refuse filters and an ordering without candidates, or that do not fit these."""
+    retrieval = spec.retrieval
+    for name in ("filters", "ordering"):
+        if getattr(spec, name) is not None and retrieval is None:
+            raise ValueError(
+                f"{name}: is for the candidates that `retrieval` finds, and the spec has no such section; declare"
+                " retrieval.sources, or leave it out"
+            )
+    if retrieval is None:
+        return
+    retrieval.check(spec.data)
+    if retrieval.candidates > spec.serving.max_rows:
+        raise ValueError(
+            f"retrieval.candidates {retrieval.candidates} is above serving.max_rows {spec.serving.max_rows},"
+            " the most that are scored at once; declare fewer, or a larger limit"
+        )
+    names = [feature.outputs[0] for feature in spec.features.columns if isinstance(feature, CandidateComparison)]
+    if names:
+        raise ValueError(
+            f"features: '{names[0]}' compares the candidates of a request; with `retrieval` these are up to"
+            f" {retrieval.candidates}, and the log holds the few that were shown, so that training would see"
+            " other values than serving. Leave such features out, or `retrieval`, and have clients send what they"
+            " show"
+        )
+    if spec.filters is not None or spec.ordering is not None:
+        sections = spec.filters or Filters(), spec.ordering or Ordering()
+        resolve_address("check_slates")(spec.data, retrieval, *sections)
+        resolve_address("check_scores")(sections[1], spec.data, spec.models)
+
+
+def _check_reads(name: str, model: ModelSection, features: Features) -> None:
+    if not model.reads:
+        return
+    try:
+        match_features(model.reads, features.names)
+    except ValueError as error:
+        raise ValueError(f"models.{name}.features: {error}") from None
+
+
+def _check_source(source: Source) -> None:
+    if isinstance(source, FileSource) and source.format == "npz":
+        raise ValueError("data.source.format: npz is for side tables only")
+
+
+def _check_max_rows(slate: Slates | None, serving: Serving) -> None:
+    if slate is not None and serving.max_rows > slate.max_rows:
+        raise ValueError(
+            f"serving.max_rows {serving.max_rows} is above data.slate.max_rows {slate.max_rows}:"
+            " requests would be larger than any slate that was learnt from. Declare the same limit for both"
+        )
 
 
 def _check_label_columns(data: Data, features: Features) -> None:

@@ -12,7 +12,7 @@ from shortlist.features.fits.fit import fit
 from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.features.rows.table import build_table
 from shortlist.ranking.saved_models import load_ranker
-from shortlist.serving.validation.slates import evaluate_candidates
+from shortlist.serving.validation.slates import evaluate_slates_of_model
 from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
@@ -52,7 +52,7 @@ def score_model(
         scores = score(load_ranker(model), table, Path(scratch) / "scores")
         scores.rename(out / Files.SCORES)
         if release is not None:
-            evaluate_candidates(
-                release, data, {SLATES: model}, log, fitted_for_champion, out, runtime.seed, simulate=False
+            evaluate_slates_of_model(
+                release, data, model, log, fitted_for_champion, out / SLATES, runtime.seed, simulate=False
             )
     return declared_then

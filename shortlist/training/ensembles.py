@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.ranking.ranker import MemberFiles
-from shortlist.serving.validation.slates import evaluate_candidates
+from shortlist.serving.validation.slates import evaluate_slates_of_model
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.slates.step import RELEASE
 from shortlist.spec.data import Data
@@ -95,8 +95,8 @@ def train_ensembles(
         tracked_run = train_and_track(declared, runtime, context, folders.fitted, folders.table, model, scores, members)
         validate_export(model, scores, folders.valid_log, folders.fitted, limits, serving, runtime.seed, validation)
         if folders.release is not None:
-            inputs = folders.valid_log, folders.fitted, folder / "slates"
-            evaluate_candidates(folders.release / RELEASE, log, {declared.name: model}, *inputs, runtime.seed)
+            inputs = model, folders.valid_log, folders.fitted, folder / "slates" / declared.name
+            evaluate_slates_of_model(folders.release / RELEASE, log, *inputs, runtime.seed)
         trained.append(
             {
                 "model": declared.name, "kind": declared.kind, "role": declared.role, "mlflow_run": tracked_run.run,

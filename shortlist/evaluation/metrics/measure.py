@@ -67,11 +67,6 @@ class ScoredModel:
     is_partial: bool = False
     """Whether it was scored on some of the test rows only, and is compared on those."""
 
-    @property
-    def rows(self) -> ScoredRows | None:
-        """The scored test rows, read anew; None when they cannot be read."""
-        return None if self.read_rows is None else self.read_rows()
-
 
 HEAVY_USER_SHARE: Final = 0.03
 """Share of the rows above which a user is named."""

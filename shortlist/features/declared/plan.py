@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from shortlist.contracts import Columns
@@ -31,6 +32,7 @@ from shortlist.features.declared.static_view_plan import MeanView, StaticView, s
 from shortlist.features.live.open_events import StreamingPlan
 from shortlist.features.values.columns import DeclaredColumns, PlanError
 from shortlist.features.values.derived_columns import DerivedColumn, log_derived_columns
+from shortlist.spec.base import find_problems
 from shortlist.spec.data import Data
 from shortlist.spec.features import FeatureReader, Features, streamed_columns
 from shortlist.spec.gates import Gates
@@ -214,9 +216,10 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         tiles=tiles,
         streaming=_streaming(features, operations, declared, tiles),
     )
-    _check_names(planned)
-    _check_read_features(planned)
-    _check_windows(planned)
+    checks = [partial(_check_names, planned)]
+    checks += (partial(check, planned, feature) for feature in operations for check in (_check_reads, _check_window))
+    if messages := find_problems(checks):
+        raise PlanError("\n".join(messages))
     return planned
 
 
@@ -295,25 +298,23 @@ def _required_views(
         yield KeyedView(declared.key((name,)), (name,) if declared.is_tags(name) else (), looked_up=False)
 
 
-def _check_windows(planned: Plan) -> None:
+def _check_window(planned: Plan, feature: FeatureKind) -> None:
     tiles = planned.tiles
-    for feature in planned.features:
-        if not isinstance(feature, WindowedFeature) or feature.window is None:
-            continue
-        if tiles.length == DAY_LENGTH or parse_duration(feature.window) % tiles.length:
-            length = int(tiles.length.total_seconds())
-            raise PlanError(
-                f"{feature.title}: window {feature.window} is no multiple of features.tile ({length // 60}m), or that"
-                " is not below 1d; declare another window or tile, or window_days"
-            )
+    if not isinstance(feature, WindowedFeature) or feature.window is None:
+        return
+    if tiles.length == DAY_LENGTH or parse_duration(feature.window) % tiles.length:
+        length = int(tiles.length.total_seconds())
+        raise PlanError(
+            f"{feature.title}: window {feature.window} is no multiple of features.tile ({length // 60}m), or that"
+            " is not below 1d; declare another window or tile, or window_days"
+        )
 
 
-def _check_read_features(planned: Plan) -> None:
+def _check_reads(planned: Plan, feature: FeatureKind) -> None:
     forms = {output.name: output.kind for output in planned.outputs}
-    for feature in planned.features:
-        for name in feature.reads_features if isinstance(feature, FeatureReader) else ():
-            if forms[name] != "dense":
-                raise PlanError(f"{feature.title}: '{name}' is no number, but of the form {forms[name]}")
+    for name in feature.reads_features if isinstance(feature, FeatureReader) else ():
+        if forms[name] != "dense":
+            raise PlanError(f"{feature.title}: '{name}' is no number, but of the form {forms[name]}")
 
 
 def _check_names(planned: Plan) -> None:

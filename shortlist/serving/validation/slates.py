@@ -89,22 +89,24 @@ class _ModelSlates(NamedTuple):
     broken_slates: int
 
 
-def evaluate_candidates(
-    release: Path, data: Data, models: Mapping[str, Path], valid_log: Path, fitted: Path, out: Path, seed: int,
+def evaluate_slates_of_model(
+    release: Path, data: Data, model: Path, valid_log: Path, fitted: Path, out: Path, seed: int,
     *, simulate: bool = True,
 ) -> int:  # fmt: skip
-    """Write a folder per model with the evaluation of its slates; return the number of scored pairs.
+    """Write the evaluation of the slates that a model makes; return the number of scored pairs.
 
     Args:
         release: Folder of the release.
         data: Declared columns of the log.
-        models: Folders of the models by name; models that were not exported are skipped, and a gate holds them.
+        model: Folder of the model; of one that was not exported nothing is written, and a gate holds it.
         valid_log: The validated log.
         fitted: Folder of the fitted features.
-        out: Folder to write.
+        out: Folder to write, atomically.
         seed: Seed of the sample of users.
         simulate: Whether to run `retrieval.simulated_requests` random requests, too.
     """
+    if not (model / FOLDER).is_dir():
+        return 0
     stages = open_release(release, data)
     log = DayTable.open(valid_log, Files.LOG)
     test = frozenset(split_days([part.day for part in log.days], data.split).test)
@@ -115,11 +117,7 @@ def evaluate_candidates(
     if simulate and test_requests.requests:
         count = stages.retriever.section.simulated_requests
         simulated = simulate_requests(stages, test_requests.requests, count, seed)
-    return sum(
-        evaluate_slates(stages, test_requests, candidates, model, views, out / name, simulated)
-        for name, model in models.items()
-        if (model / FOLDER).is_dir()
-    )
+    return evaluate_slates(stages, test_requests, candidates, model, views, out, simulated)
 
 
 def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozenset[date], seed: int) -> TestRequests:

@@ -64,8 +64,8 @@ class SpreadLimits(Section):
 def spread_gate(case: Case) -> GateResult:
     """Hold when the scores hardly differ."""
     limit = case.settings("spread", SpreadLimits).min_deviation
-    assert case.scored.rows is not None
-    spread = float(case.scored.rows.scores.std())
+    assert case.scored.read_rows is not None
+    spread = float(case.scored.read_rows().scores.std())
     failures = [f"deviation {spread:.3f} < {limit:.3f} (min_deviation)"] if spread < limit else []
     return GateResult.from_failures(
         "spread", failures, f"deviation {spread:.3f}", deviation=spread, min_deviation=limit

@@ -257,9 +257,9 @@ class Spread(Section):
 def spread_gate(case: Case) -> GateResult:
     """Hold when the deviation of the scores is too small."""
     limit = case.settings("spread", Spread).min_deviation
-    if case.scored.rows is None:
+    if case.scored.read_rows is None:
         return GateResult.from_failures("spread", ["no scores"], "")
-    deviation = float(case.scored.rows.scores.std())
+    deviation = float(case.scored.read_rows().scores.std())
     failures = [f"deviation {deviation:.3f} < {limit:.3f} (min_deviation)"] if deviation < limit else []
     return GateResult.from_failures(
         "spread", failures, f"deviation {deviation:.3f}", deviation=deviation, min_deviation=limit

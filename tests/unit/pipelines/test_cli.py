@@ -53,10 +53,14 @@ def test_check_finds_features_that_cannot_be_planned(
 ) -> None:
     spec = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
     hourly = "features:\n  tile: 1h\n  columns:\n    - {kind: count, key: [user_id], name: seen, window: 90m}\n"
+    hourly += "    - {kind: count, key: [item_id], name: shown, window: 50m}\n"
     (tmp_path / "mine.yaml").write_text(spec.replace("features:\n  columns:\n", hourly))
-    assert shortlist(monkeypatch, "check", str(tmp_path / "mine.yaml")) == 2
+    (tmp_path / "log.csv").write_text("user_id,item_id,clicked,time\n1,2,1,1760000000\n")
+    assert shortlist(monkeypatch, "check", str(tmp_path / "mine.yaml"), "--data", str(tmp_path)) == 2
     captured = capsys.readouterr()
     assert "count 'seen': window 90m is no multiple of features.tile (60m)" in captured.err
+    assert "count 'shown': window 50m is no multiple of features.tile (60m)" in captured.err
+    assert "price" in captured.err.replace("price_", "")  # the log lacks the column
     assert "Traceback" not in captured.err + captured.out
 
 

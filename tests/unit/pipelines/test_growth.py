@@ -8,8 +8,11 @@ from pathlib import Path
 from shortlist.runs.growth import describe_growth
 
 
-def write_run(runs: Path, name: str, valid: int | None, newest_day: str | None, spec: str = "shop") -> Path:
+def write_run(
+    runs: Path, name: str, valid: int | None, newest_day: str | None, spec: str = "shop", **sections: object
+) -> Path:
     (runs / name).mkdir()
+    (runs / name / "spec.json").write_text(json.dumps(sections))
     rows = {"valid": valid, "newest_day": newest_day}
     (runs / name / "summary.json").write_text(json.dumps({"spec": spec, "rows": rows}))
     return runs / name
@@ -48,3 +51,26 @@ def test_days_that_went_and_days_that_came_are_told_apart(tmp_path: Path) -> Non
     )
     late = write_run(tmp_path, "20260304-020000-shop", 59_500, "2026-03-02")
     assert describe_growth(late).endswith(": 500 valid rows; the newest day is still 2026-03-02.")
+
+
+def test_after_an_edit_of_the_spec_the_log_is_not_blamed(tmp_path: Path) -> None:
+    rows = 70_000, "2026-02-28"
+    write_run(tmp_path, "20260301-020000-shop", *rows, models={"trees": {"rounds": 10}})
+    edited = write_run(tmp_path, "20260301-030000-shop", *rows, models={"trees": {"rounds": 20}})
+    assert describe_growth(edited) == (
+        "The log is as in run 20260301-020000-shop: 70,000 valid rows, the newest day is still 2026-02-28. The spec was"
+        " edited since (models)."
+    )
+    grown = write_run(tmp_path, "20260301-040000-shop", 70_500, "2026-02-28", models={})
+    assert describe_growth(grown).startswith("New since run 20260301-030000-shop: 500 valid rows")
+    stricter = write_run(tmp_path, "20260301-050000-shop", 71_000, "2026-02-28", models={}, data={"rules": []})
+    assert describe_growth(stricter) == (
+        "The spec's data section was edited since run 20260301-040000-shop: 71,000 valid rows, 500 more; the newest day"
+        " is still 2026-02-28."
+    )
+
+
+def test_a_generated_log_without_collected_rows_is_not_expected_to_grow(tmp_path: Path) -> None:
+    generated = {"source": {"kind": "generated"}}
+    write_run(tmp_path, "20260301-020000-demo", 70_000, "2026-02-28", data=generated)
+    assert describe_growth(write_run(tmp_path, "20260301-030000-demo", 70_000, "2026-02-28", data=generated)) == ""

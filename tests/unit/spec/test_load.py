@@ -85,6 +85,21 @@ def test_the_docstring_below_a_field_is_its_description() -> None:
     assert description_by_name == {"first": "One line.", "second": None, "third": two, "fourth": "A section."}
 
 
+def test_all_disagreements_between_sections_are_listed_at_once() -> None:
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    text = text.replace("each: price", "each: prise").replace('features: ["*"]', "features: [hour]")
+    text += "gates: {baseline: trees, slices: [prize]}\nmonitoring: {drift: {ignore: [userid]}}\n"
+    text += "tune: {models: {xgbost: {}}}\nordering: {}\n"
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text)
+    header, *lines = str(caught.value).splitlines()
+    assert header == "spec: 7 problem(s)"
+    assert [line.split(": ")[0].strip() for line in lines] == [
+        "ordering", "features", "models.xgboost.features", "gates.baseline", "tune.models.xgbost",
+        "monitoring.drift.ignore", "gates.slices",
+    ]  # fmt: skip
+
+
 def test_equal_declarations_have_equal_digests() -> None:
     text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
     reordered = yaml.safe_dump(yaml.safe_load(text), sort_keys=True)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shortlist.contracts import did_you_mean
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.requests.request_errors import BadRequestError, shorten
 
@@ -71,10 +72,16 @@ def validate_message(kind: type[Part], received: object, location: str = "") -> 
     try:
         return kind.model_validate(received)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        problems = error.errors(include_url=False, include_context=False)
+        # A misspelt key first: what else is wrong may follow from it.
+        first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
         path = ".".join(part for part in (location, *map(str, first["loc"])) if part) or "the body"
         if first["type"] == "missing":
             raise BadRequestError(f"{path}: is missing") from None
+        if first["type"] == "extra_forbidden":
+            suggestion = did_you_mean(str(first["loc"][-1]), kind.model_fields)
+            keys = ", ".join(kind.model_fields)
+            raise BadRequestError(f"{path}: unknown key{suggestion}; wanted {keys}") from None
         raise BadRequestError(f"{path}: got {shorten(first['input'])}; {_expectation(first)}") from None
 
 

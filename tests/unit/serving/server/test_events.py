@@ -95,7 +95,8 @@ def test_an_accepted_event_is_on_the_disk_with_all_that_it_says(open_outcomes: O
     [
         ({"event_id": ""}, "event_id: got ''"),
         ({"request_id": None}, "request_id: got None"),
-        ({"clicked": 1}, "clicked: got 1; extra inputs are not permitted"),
+        ({"clicked": 1}, "clicked: unknown key; wanted event_id, request_id, item, index, seen, outcome, time"),
+        ({"outcom": {"clicked": 1}}, "outcom: unknown key; did you mean 'outcome'?"),
         ({"outcome": {}}, "the event says nothing; wanted 'seen', or an 'outcome'"),
         ({"item": None}, "wanted 'item' or 'index', as the answer names them"),
         ({"item": "5"}, "item: got '5'; wanted an integer"),
