@@ -8,8 +8,11 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from installer.byte_code import compiled_modules
 from installer.machine import (
     SetupError,
     check_gpu,
@@ -31,6 +34,8 @@ PACKAGE_SETS = {
     "docs": "the documentation generator",
 }
 """Lock files that are installed as they are, and what the set-up calls them."""
+OWN_PACKAGES = ("components", "models", "monitoring", "pipelines", "shortlist")
+"""Packages of the checkout."""
 ENVIRONMENT_PROGRAM = """
 import ensurepip, glob, os, sys, sysconfig, venv, zipfile
 venv.create(sys.argv[1], clear=True, symlinks=True)
@@ -39,17 +44,6 @@ pip_wheel = max(glob.glob(os.path.join(wheels, "pip-*.whl")))
 zipfile.ZipFile(pip_wheel).extractall(sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]}))
 """
 """Makes an environment with the pip that comes with a Python. `ensurepip` would compile all of it, for seconds."""
-IMPORT_PROGRAM = """
-import contextlib, importlib, sys
-from shortlist.features.feast.store import import_feast
-from shortlist.runs.runner import import_kfp
-from shortlist.runs.step_server import PRELOADED
-import_kfp()
-for module in (*PRELOADED, "kfp.local", "feast", "xgboost", "torch")[:: int(sys.argv[1])]:
-    with contextlib.suppress(ImportError):
-        import_feast() if module == "feast" else importlib.import_module(module)
-"""
-"""Imports what every run imports, so that its byte code is cached; the argument is the order, 1 or -1."""
 
 
 class Installer:
@@ -92,15 +86,18 @@ class Installer:
         self._install_lock("200 packages", self.python, LOCKS / "run.txt")
         editable = (self.uv, "pip", "install", "--quiet", "--python", self.python, "--no-deps", "--no-build-isolation")
         self._run("shortlist itself", (*editable, "-e", str(CHECKOUT)))
-        # Two processes compile what every run imports, one in reverse order; the first works while torch is installed.
-        with self._start_imports("1"):
+        own_modules = [path for name in OWN_PACKAGES for path in (CHECKOUT / name).rglob("*.py")]
+        with self._compiled_modules(self.venv, own_modules):
             self._install_torch()
-            with self._start_imports("-1"):
-                remove_unused_files(_site_packages(self.venv))
+            remove_unused_files(_site_packages(self.venv))
+        with self._compiled_modules(self.venv):  # those of torch
+            pass
 
-    def _start_imports(self, order: str) -> subprocess.Popen[bytes]:
-        command = (self.python, "-c", IMPORT_PROGRAM, order)
-        return subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.DEVNULL)  # noqa: S603
+    def _compiled_modules(self, venv: Path, own_modules: Sequence[Path] = ()) -> AbstractContextManager[None]:
+        """Compile what runs import from an environment, beside what the block does."""
+        name = "run" if venv == self.venv else "triton"
+        modules = (LOCKS / f"{name}-modules.txt").read_text().splitlines()
+        return compiled_modules(str(venv / "bin" / "python"), _site_packages(venv), [*own_modules, *modules])
 
     def _install_torch(self) -> None:
         requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
@@ -119,7 +116,8 @@ class Installer:
         if present is None or present.minor_version != triton.minor_version:
             self._run_uv_venv(triton, self.triton_venv)
         self._install_lock("Triton", str(self.triton_venv / "bin" / "python"), LOCKS / "triton.txt")
-        remove_unused_files(_site_packages(self.triton_venv))
+        with self._compiled_modules(self.triton_venv):
+            remove_unused_files(_site_packages(self.triton_venv))
 
     def install_packages(self, name: str) -> None:
         """Install a further lock file, into the main environment or the documentation's own."""
