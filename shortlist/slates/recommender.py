@@ -322,7 +322,10 @@ class Recommender:
             SlateRequestError: As for `find`.
         """
         self._check_size(request)
-        queries = self._queries(request)
+        fitted = np.zeros(0, np.int32)
+        if request.recent is None:
+            (fitted,) = self._retriever.find_recent_items(self._users_of([request]))
+        queries = self._queries(request, fitted)
         finish_retrieval = self._retriever.begin(queries)
         return lambda: self._filter_candidates(request, queries, finish_retrieval())
 
@@ -336,7 +339,8 @@ class Recommender:
             return []
         for request in requests:
             self._check_size(request)
-        queries = [self._queries(request) for request in requests]
+        fitted = self._retriever.find_recent_items(self._users_of(requests))
+        queries = [self._queries(request, recent) for request, recent in zip(requests, fitted, strict=True)]
         together = Queries(
             pl.concat([query.users for query in queries]),
             np.concatenate([query.recent for query in queries]),
@@ -461,14 +465,16 @@ class Recommender:
         names = tuple(filtered.names[rule] for rule in filtered.removed_by[removed_positions])
         return filtered.rows, RemovedCandidates(candidates.items[removed_positions], names)
 
-    def _queries(self, request: SlateRequest) -> Queries:
+    def _users_of(self, requests: Sequence[SlateRequest]) -> pl.Series:
+        return pl.Series([request.user for request in requests], dtype=self._user_type, strict=False)
+
+    def _queries(self, request: SlateRequest, fitted: Rows) -> Queries:
+        """Return the queries of a request; `fitted`: its user's recent items as of the fit."""
         catalogue = self._retriever.catalogue
-        users = pl.Series([request.user], dtype=self._user_type, strict=False)
-        fitted = np.zeros(0, np.int32)
         if request.recent is not None:
+            fitted = fitted[:0]
             newest = pl.Series(list(request.recent), dtype=catalogue.ids.dtype, strict=False)
         else:
-            fitted = self._retriever.find_recent_items(users)[0]
             past = request.history
             newest = catalogue.ids[:0] if past is None else past.positive_items
         rows = catalogue.find_rows(newest)
@@ -483,7 +489,7 @@ class Recommender:
             for name in self._source_context
             if name in request.context
         ]
-        return Queries(users, recent, pl.DataFrame(context))
+        return Queries(self._users_of([request]), recent, pl.DataFrame(context))
 
     def _context_values(self, name: str, value: Any) -> pl.Series:
         return pl.Series(name, [value], self._types.get(name), strict=False)

@@ -71,9 +71,9 @@ def _iter_problems(
     if shown_slate is None:
         yield "an item is shown that is no candidate"
         return
-    filter_request = _filter_request(stages, request)
+    filter_request, shown_rows = _filter_request(stages, request), shown_slate.candidates[list(shown_slate.rows)]
     for rule in stages.filters.rules:
-        if count := rule.count_violations(shown_slate.candidates[list(shown_slate.rows)], filter_request):
+        if count := rule.count_violations(shown_rows, filter_request):
             yield f"{count} items are shown that filter '{rule.name}' removes"
     if len(items) > request.k:
         yield f"{len(items)} items are shown; {request.k} were asked for"

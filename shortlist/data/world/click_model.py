@@ -69,11 +69,10 @@ class ClickModel:
             context: Context appeals; the mean over them is returned.
             day: Day, counted from the first one.
         """
-        items = np.arange(self.world.items.creator.size)
-        pairs = np.repeat(users, items.size), np.tile(items, users.size)
-        appeal = _preference(self.world, *pairs, np.repeat(chapter, items.size), day, self.taste, np.zeros(1))
+        items = np.arange(self.world.items.creator.size)[None]
+        appeal = _preference(self.world, users[:, None], items, chapter[:, None], day, self.taste, np.zeros(1))
         probabilities = [expit(self.offset + self.scale * (appeal + context_appeal)) for context_appeal in context]
-        mean_probability: Floats = np.mean(probabilities, axis=0).reshape(users.size, items.size)
+        mean_probability: Floats = np.mean(probabilities, axis=0)
         return mean_probability
 
 
@@ -101,12 +100,13 @@ def _context(impressions: GeneratedImpressions) -> Floats:
 def _preference(
     world: SyntheticWorld, user: Ints, item: Ints, chapter: Ints, day: int, weight: float, context: Floats
 ) -> Floats:  # fmt: skip
+    """Return the appeal of items to users, of the shape that users, items and chapters have together."""
     users, items, tastes = world.users, world.items, world.tastes_on(day)
     tags = items.tags[item]
     taste = (
         items.country_appeal[tastes.country_row[user], item]
         + items.age_appeal[tastes.age_row[user], item]
-        + _FAVOURITE_TOPIC_WEIGHT * mean_over_tags(tastes.favourite[user[:, None], tags], tags)
+        + _FAVOURITE_TOPIC_WEIGHT * mean_over_tags(tastes.favourite[user[..., None], tags], tags)
     )
     further = 0.4 * np.exp(-(day - items.published[item]) / 14)
     if world.chapters is not None:

@@ -48,9 +48,9 @@ class WorldContent:
         return cls(properties, tastes, common / np.linalg.norm(common), declared, seed)
 
     def appeal(self, user: Ints, item: Ints) -> Floats:
-        """Return the contents' appeal to users, with standard deviation `effect` over all pairs, shape (pairs,)."""
+        """Return the contents' appeal to users, with standard deviation `effect` over all pairs, of both's common shape."""
         properties = self.properties_IK[item]
-        personal_appeal = np.einsum("nk,nk->n", properties, self.tastes_UK[user]) / np.sqrt(_PROPERTIES)
+        personal_appeal = np.einsum("...k,...k->...", properties, self.tastes_UK[user]) / np.sqrt(_PROPERTIES)
         share = self.declared.personal
         appeal: Floats = np.sqrt(1 - share) * (properties @ self.common_K) + np.sqrt(share) * personal_appeal
         return self.declared.effect * appeal
