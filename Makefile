@@ -256,6 +256,14 @@ lock: $(READY)
 	  --python-version 3.11 --torch-backend cpu - -o $(LOCK)/torch-cpu.txt || echo '$(LOCK)/torch-cpu.txt stays as it was' >&2
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
+# write requirements/lock/*-modules.txt: what a run imports of the packages, which the set-up compiles
+lock-modules: $(READY) $(READY_TRITON)
+	@find $(VENV) $(TRITON_VENV) -name __pycache__ -prune -exec rm -rf {} +
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(BIN)/shortlist run demo --runs "$$folder" > /dev/null
+	@for environment in run:$(VENV) triton:$(TRITON_VENV); do \
+	  find "$${environment#*:}/lib" -name '*.pyc' | sed 's#.*/site-packages/##; s#__pycache__/##; s#\.cpython-[0-9]*\.pyc$$#.py#' \
+	    | LC_ALL=C sort > $(LOCK)/$${environment%%:*}-modules.txt; done
+
 .PHONY: bench canary-status check check-gpu clean container deploy-canary docs drill help images init lint loop \
-  lock lock-gpu manifests promote python rollback run schedule serve setup setup-gpu status stop submit test \
+  lock lock-gpu lock-modules manifests promote python rollback run schedule serve setup setup-gpu status stop submit test \
   test-cluster test-gpu test-long test-pages tests tune ui watch

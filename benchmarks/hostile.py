@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
+import os
 import random
 import shutil
 import sys
@@ -144,6 +145,7 @@ class HostileClient(NamedTuple):
 
     def run(self, rate: float, stop: Event, sent: Synchronized[int]) -> None:
         """Attack until it is time to stop, in a process of its own; `sent` is set to the number of requests."""
+        os.nice(19)  # it would be another machine: it does not take the processors that the others need
         attacker = Attacker(self.endpoint, self.items, self.label, self.inputs)
         users = [f"{900_000 + number}" for number in range(USERS)]
         requests = (
