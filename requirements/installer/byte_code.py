@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 
 @contextmanager
@@ -21,12 +22,11 @@ def compiled_modules(python: str, folder: Path, modules: Sequence[Path | str]) -
         modules: Files of the modules.
     """
     processes = os.cpu_count() or 1
+    command = (python, "-m", "compileall", "-qq", "-i", "-")
     with ExitStack() as stack:
         for number in range(processes):
-            command = (python, "-m", "compileall", "-qq", "-i", "-")
-            process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, text=True)  # noqa: S603
-            stack.enter_context(process)
-            assert process.stdin
-            process.stdin.write("".join(f"{module}\n" for module in modules[number::processes]))
-            process.stdin.close()
+            paths = stack.enter_context(TemporaryFile("w+"))
+            paths.write("".join(f"{module}\n" for module in modules[number::processes]))
+            paths.seek(0)
+            stack.enter_context(subprocess.Popen(command, cwd=folder, stdin=paths))  # noqa: S603
         yield

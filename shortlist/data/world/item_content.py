@@ -48,7 +48,7 @@ class WorldContent:
         return cls(properties, tastes, common / np.linalg.norm(common), declared, seed)
 
     def appeal(self, user: Ints, item: Ints) -> Floats:
-        """Return the contents' appeal to users, with standard deviation `effect` over all pairs, of both's common shape."""
+        """Return the contents' appeal to users, with standard deviation `effect`, of the common shape of both."""
         properties = self.properties_IK[item]
         personal_appeal = np.einsum("...k,...k->...", properties, self.tastes_UK[user]) / np.sqrt(_PROPERTIES)
         share = self.declared.personal
