@@ -38,6 +38,7 @@ def check_live_traffic(
     from shortlist.spec.monitoring import Monitoring
     from shortlist.spec.serving import Serving
     from shortlist.tracking.artefact_metadata import write_metadata
+    from shortlist.tracking.pipeline_run import pipeline_name
     from shortlist.tracking.steps import note, step
 
     with step("check_live_traffic") as running_step:
@@ -47,7 +48,7 @@ def check_live_traffic(
         monitoring_run = watch.check()
         running_step.rows = sum(report.rows for report in monitoring_run.reports)
         note("\n".join(monitoring_run.lines))
-        retrain = watch.begin_training(monitoring_run, run="")
+        retrain = watch.begin_training(monitoring_run, run=pipeline_name())
     write_metadata(decision, step=running_step.record)
     if monitoring_run.decision is None:
         return (False, {})

@@ -197,8 +197,10 @@ def train_ensembles(
     return trained_ensembles
 
 
-def finalize_run(name: str, stores: str, cause: dict, status: dsl.PipelineTaskFinalStatus) -> None:
-    """Mark what a failed pipeline left open as failed: MLflow runs, and the retraining that a decision waits for."""
+def finalize_run(
+    name: str, monitoring: str, stores: str, cause: dict, status: dsl.PipelineTaskFinalStatus
+) -> None:  # fmt: skip
+    """Mark what a failed pipeline left open as failed, and alert about a retraining that led to no new champion."""
     from shortlist.tracking.steps import failure_of_run, step
 
     with step("finalize_run"):
@@ -210,3 +212,8 @@ def finalize_run(name: str, stores: str, cause: dict, status: dsl.PipelineTaskFi
             RunContext(name=name, stores=stores).tracker.fail_pipeline(reason)
             if cause.get("key"):
                 open_monitoring_store(stores, name).mark_failed(cause["key"], reason)
+        if cause.get("key"):
+            from monitoring.monitoring_job import alert_about_ended_training
+            from shortlist.spec.monitoring import Monitoring
+
+            alert_about_ended_training(name, stores, Monitoring.model_validate_json(monitoring))

@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from monitoring.alerts.alerts import send_alerts
+from monitoring.alerts.alerts import Delivery, send_alerts
 from monitoring.alerts.destinations import open_destinations
 from monitoring.checks import check_window, clock_warnings
 from monitoring.drift.drift import find_drift
@@ -55,6 +55,22 @@ from shortlist.tracking.store_access import tracking_location
 def page_address(stores: StorageConfig, name: str, page: str) -> str:
     """Return the address of a spec's page in the object store; empty where pages are on this disk."""
     return "" if stores.folder is not None else open_object_store(stores).url(f"monitoring/{name}/{page}")
+
+
+def alert_about_ended_training(name: str, stores: str, monitoring: Monitoring) -> None:
+    """Send the alert that the end of the newest training fires or resolves; what is not accepted is only reported.
+
+    Args:
+        name: Name of the spec.
+        stores: The stores, as the graph's parameter.
+        monitoring: The spec's section, with the destinations.
+    """
+    try:
+        problems = MonitoringJob(name, stores, monitoring, ()).send_alerts(None, datetime.now(UTC)).problems
+    except ShortlistError as error:  # the training has ended, whoever hears of it
+        problems = (str(error),)
+    for problem in problems:
+        note(f"Alerts: {problem}; the next monitoring run sends what was not accepted.")
 
 
 def publish_pages(stores: StorageConfig, name: str, folder: Path) -> None:
@@ -166,9 +182,7 @@ class MonitoringJob:
             new_reports = self._judge(windows, available.mature, versions, now)
             self._compare_served(windows, available.mature, versions, now)
             decision = self._decide(now)
-            delivery = send_alerts(
-                self.monitoring_store, decision, self._destinations, now, self.address or self.page.as_uri()
-            )
+            delivery = self.send_alerts(decision, now)
             claimed = decision is not None and self.monitoring_store.claim(decision)
             self.monitoring_store.record_run_time()
             write_metrics(self.monitoring_store, self.folder / METRICS)
@@ -179,6 +193,16 @@ class MonitoringJob:
             tuple(new_reports), decision, claimed, available.waiting, delivery.problems, self.address or str(self.page),
             self.served_features,
         )  # fmt: skip
+
+    def send_alerts(self, decision: RetrainDecision | None, now: datetime) -> Delivery:
+        """Send what a decision and the newest ended training fire or resolve, and what was not accepted before.
+
+        Args:
+            decision: The new decision; None when there is none.
+            now: The present moment.
+        """
+        link = self.address or self.page.as_uri()
+        return send_alerts(self.monitoring_store, decision, self._destinations, now, link)
 
     def begin_training(self, monitoring_run: MonitoringRun, run: str) -> bool:
         """Record the start of the training that a monitoring run decided; return whether the caller has to train.

@@ -49,7 +49,11 @@ def begin_scheduled_training(
     has_begun = any(retraining.key == key and retraining.state != "running" for retraining in retrainings)
     if decision.action != "retrain" and not has_begun:
         return False, decision
-    if not has_begun and monitoring_store.claim(decision) and monitoring_store.start(decision, "", alone=True):
+    if (
+        not has_begun
+        and monitoring_store.claim(decision)
+        and monitoring_store.start(decision, pipeline_name(), alone=True)
+    ):
         return True, decision
     reason = f"the training of {key} has begun already, for the schedule's moment {decision.window.isoformat()}"
     return False, decision.model_copy(update={"action": "hold", "reasons": (reason,)})

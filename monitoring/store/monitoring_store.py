@@ -30,6 +30,7 @@ from shortlist.storage.records.folder import FolderRecordStore
 from shortlist.storage.records.opening import open_record_store
 from shortlist.storage.records.store import RecordStore
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.pipeline_run import pipeline_name
 
 RetrainingState = Literal["promoted", "not_promoted", "held", "failed"]
 
@@ -139,7 +140,8 @@ class MonitoringStore:
             retraining = self._read_retraining(key)
             assert retraining is not None, f"{key} never began"
             assert retraining.state in {"running", "failed"}, f"{key} ended before: {retraining.state}"
-            ended = retraining.model_copy(update={"state": state, "version": version, "reason": reason})
+            run = retraining.run or pipeline_name()  # a scheduled training on one machine starts before its run
+            ended = retraining.model_copy(update={"state": state, "version": version, "reason": reason, "run": run})
             record_files.replace(self._state, _record_name("retrainings", key), ended)
             return ended
 
@@ -148,7 +150,7 @@ class MonitoringStore:
         with self._lock():
             retraining = self._read_retraining(key)
             if retraining is not None and retraining.state == "running":
-                self._fail(retraining, reason)
+                self._fail(retraining.model_copy(update={"run": retraining.run or pipeline_name()}), reason)
 
     def release(self, key: str) -> None:
         """Release a claimed retraining that could not start, so that the next monitoring run may claim it at once."""

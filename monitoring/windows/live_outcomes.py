@@ -18,7 +18,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.storage.positive_rows import is_further_positive
 
-OUTCOME_COLUMNS: Final = ("time", "request_id", "row", "label", EVENT_ID)
+OUTCOME_COLUMNS: Final = ("time", "request_id", "item", "row", "label", EVENT_ID)
 """Columns of the outcome log that are needed."""
 _PAIR: Final = "pair"
 _OUTCOME: Final = "outcome"

@@ -32,6 +32,7 @@ from monitoring.windows.spans import Span
 from shortlist.contracts import Columns
 from shortlist.data.rules.contributions import AMOUNT, CONTRIBUTORS, ROW_ID, find_excesses
 from shortlist.serving.log.log_writer import is_sampled
+from shortlist.serving.log.outcome_rows import find_rows, names_item_alone
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.monitoring import Monitoring
@@ -75,8 +76,11 @@ class WindowReader:
         if isinstance(first_answer, datetime) and isinstance(last_answer, datetime):
             columns = outcome_log_columns(self.data)
             latest = max(mature, last_answer + (mature - span.start)) + _LATEST
+            nameless = []
             for piece in self.outcomes.read(columns, first_answer - _MAX_CLOCK_DIFFERENCE, latest):
-                outcomes.add(piece)
+                nameless.append(piece.filter(names_item_alone()))
+                outcomes.add(piece.filter(~names_item_alone()))
+            outcomes.add(self._find_rows(span, pl.concat(nameless)) if nameless else self.outcomes.empty(columns))
             lookback = max(_MIN_LOOKBACK, mature - span.start)
             orphans = outcomes.out_of_range_outcomes + self._count_orphans(
                 outcomes.unmatched_outcomes, first_answer - lookback, last_answer + _MAX_CLOCK_DIFFERENCE
@@ -120,6 +124,21 @@ class WindowReader:
         shared = requests.with_columns(pl.max_horizontal(ROWS, 1).alias(AMOUNT), pl.col(REQUEST).alias(ROW_ID))
         requests = requests.filter(find_excesses(shared, self.data.live.max_share).is_null()).drop(*CONTRIBUTORS)
         return requests.drop(_FUTURE), int(requests[_FUTURE].sum())
+
+    def _find_rows(self, span: Span, nameless: pl.DataFrame) -> pl.DataFrame:
+        """Return outcomes that name an item alone with its row in the answer of their id, null where it has none."""
+        if nameless.is_empty():
+            return nameless
+        ids = nameless["request_id"].unique().implode()
+        columns = tuple(dict.fromkeys((*ANSWER_COLUMNS, "items")))
+        answers = [
+            piece.filter(pl.col("request_id").is_in(ids)).select(pl.col("request_id").alias(REQUEST), "items")
+            for piece in self.iter_answered(span, columns)
+        ]
+        if not answers:
+            return nameless
+        first_answers = pl.concat(answers).unique(REQUEST, keep="first", maintain_order=True)
+        return find_rows(nameless.with_columns(pl.col("request_id").alias(REQUEST)), first_answers).drop(REQUEST)
 
     def _sample(self, requests: pl.DataFrame) -> pl.Series:
         """Return the requests whose scores are all kept: those with the smallest hashes, as many as fit."""

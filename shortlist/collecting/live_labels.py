@@ -14,6 +14,7 @@ from shortlist.contracts import Columns, DataError
 from shortlist.serving.log.log_rows import DAY
 from shortlist.serving.log.log_tables import file_column
 from shortlist.serving.log.logs import EVENT_ID, RECEIVED, SEEN, outcome_columns, outcome_name
+from shortlist.serving.log.outcome_rows import find_rows
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data
 from shortlist.spec.text.durations import parse_duration
@@ -140,26 +141,11 @@ def _match_rows(outcomes: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
 
     The row of an outcome that names an item alone is the item's first one.
     """
-    in_range = _find_rows(outcomes, requests).filter(pl.col("row").is_between(0, pl.col(ROWS), closed="left"))
+    in_range = find_rows(outcomes, requests).filter(pl.col("row").is_between(0, pl.col(ROWS), closed="left"))
     items = requests.select(REQUEST, "items")
     item = pl.col("items").list.get(pl.col("row"), null_on_oob=True)
     with_items = in_range.join(items, on=REQUEST, how="left", maintain_order="left").with_columns(item.alias(_ITEM))
     return with_items.filter((pl.col("item") == pl.col(_ITEM)).fill_null(True)).drop("items", _ITEM)
-
-
-def _find_rows(outcomes: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    is_nameless = pl.col("row").is_null() & pl.col("item").is_not_null()
-    nameless = outcomes.filter(is_nameless)
-    if nameless.is_empty():
-        return outcomes
-    answers = requests.join(nameless.select(REQUEST).unique(), on=REQUEST, how="semi").select(REQUEST, "items")
-    answers = answers.with_columns(row=pl.int_ranges(pl.col("items").list.len(), dtype=pl.Int32))
-    first_rows = (
-        answers.explode("items", "row").rename({"items": "item"})
-        .unique([REQUEST, "item"], keep="first", maintain_order=True)
-    )  # fmt: skip
-    placed = nameless.drop("row").join(first_rows, on=[REQUEST, "item"], how="left", maintain_order="left")
-    return pl.concat([outcomes.filter(~is_nameless), placed.select(outcomes.columns)])
 
 
 def _empty_outcomes(outcomes: pl.DataFrame) -> pl.DataFrame:

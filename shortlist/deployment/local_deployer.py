@@ -114,8 +114,9 @@ class LocalDeployer(Deployer):
             return ""
         sources = stack.paths.versions / f"v{route.stable}" / RELEASE / SOURCES
         retrieval = read_released_section(sources) if sources.is_dir() else None
-        data = StackConnection(self.context, stack).declared_data(route.stable)
-        return example_requests(stack.url, self.name, data, self.context.log_folder(), retrieval)
+        planned = StackConnection(self.context, stack).feature_plan(route.stable)
+        log, declared = self.context.log_folder(), planned.declared.data
+        return example_requests(stack.url, self.name, declared, planned.columns_of_log, log, retrieval)
 
     def _stack(self) -> StackConnection:
         connection = self._connected()

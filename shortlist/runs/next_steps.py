@@ -34,7 +34,7 @@ _ADVICE: Final = {
     "value": ("{page}#value", "what each list would earn; then change ordering.value or ordering.diversity"),
     "infra": ("{again}", "measure again on an idle machine, or declare the limits you need in gates.infra"),
     "parity": ("{page}#gates", "the differences between training, the exported graph and Triton"),
-    "unknown_values": ("{page}#gates", "the columns whose missing values move the scores"),
+    "unknown_values": ("{page}#gates", "the columns whose unknown values move the scores, and what to declare"),
     "integrity": ("{again}", "write the files again"),
 }
 """Command or page section, and its purpose, by the gate that the best candidate failed."""

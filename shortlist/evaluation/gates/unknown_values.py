@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final
 
 from pydantic import Field
@@ -46,13 +48,15 @@ def unknown_values_gate(validation: ExportValidation | None, candidate: str, lim
         return GateResult.from_failures("unknown_values", [reason], "")
     effects = validation.unknown_values
     judged = [effect for effect in effects if not effect.is_key and effect.share < _KNOWN_SHARE]
+    too_large = [effect for effect in judged if abs(effect.shift) > limits.limit(effect)]
     failures = [
         f"{effect.value} '{effect.column}' moves the mean score by {effect.shift:+.2f} log-odds, more than"
         f" {limits.max_shift:g} (max_shift) and than half of the {effect.spread:.2f} by which it moves single rows,"
         f" though {'none' if not effect.share else f'{effect.share:.2%}'} of the test rows have it"
-        for effect in judged
-        if abs(effect.shift) > limits.limit(effect)
+        for effect in too_large
     ]
+    if too_large:
+        failures[-1] += _remedy(too_large)
     largest = max(judged, key=lambda effect: abs(effect.shift), default=None)
     most = (
         "no column of a request"
@@ -61,3 +65,14 @@ def unknown_values_gate(validation: ExportValidation | None, candidate: str, lim
     )
     numbers = {f"{effect.column} {effect.value}": effect.shift for effect in effects}
     return GateResult.from_failures("unknown_values", failures, most, **numbers, max_shift=limits.max_shift)
+
+
+def _remedy(effects: Sequence[UnknownValueEffect]) -> str:
+    """Return the next step, as the end of a message."""
+    columns = " and ".join(dict.fromkeys(f"'{effect.column}'" for effect in effects))
+    needed = math.ceil(100 * max(abs(effect.shift) for effect in effects)) / 100
+    return (
+        f". Next: leave features of {columns} out of models.<name>.features, or, where these are rates of several keys,"
+        " declare their prior_key; if every request will hold a value that training knows, declare"
+        f" gates.custom.unknown_values.max_shift: {needed:g}"
+    )

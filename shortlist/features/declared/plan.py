@@ -90,6 +90,12 @@ class Plan:
         return tuple(dict.fromkeys((*_columns_read(self.features, self.slices), *sources)))
 
     @property
+    def columns_of_log(self) -> frozenset[str]:
+        """Columns of the log that are read from rows or counted."""
+        names = (*self.read, *self.read_for_counting)
+        return frozenset(self.declared.log_column(name) for name in names if self.declared.side_table_of(name) is None)
+
+    @property
     def derived_columns(self) -> tuple[DerivedColumn, ...]:
         """Columns that are derived from others before features are computed."""
         return _derived_columns(self.features)

@@ -17,6 +17,7 @@ from shortlist.rollout.evidence.counts import TrackCounts, UserCounts
 from shortlist.rollout.evidence.guarded_labels import GuardedLabel
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence.rollout_evidence import RequestAccounting, RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.row_finder import RowFinder
 from shortlist.rollout.evidence.sender_admission import SenderAdmission, is_backend
 from shortlist.rollout.evidence.sequential_difference import UserValues, difference, mean_of_users
 from shortlist.rollout.evidence.track_counter import TrackCounter, count_predictions, count_requests
@@ -39,6 +40,7 @@ _PREDICTIONS: Final = (
     "step",
     "status",
     "degraded",
+    "items",
     "scores",
     "slate:asked",
 )
@@ -88,17 +90,18 @@ class EvidenceReader:
             for name, label in labels.items()
         }
         columns = dict.fromkeys(outcome_name(label.column) for label in labels.values())
-        schema = outcome_schema(pa.int64())
+        schema = outcome_schema(pa.null())
         for name in columns:
             schema = schema.append(pa.field(name, pa.null()))  # as it was written
         outcomes = ServingLog.of_spec(paths, "outcomes", schema)
-        self._outcomes = LogFollower(outcomes, ("request_id", "row", "label", *columns), oldest)
+        self._outcomes = LogFollower(outcomes, ("request_id", "item", "row", "label", *columns), oldest)
         self._guarded = {name: GuardedLabel(label_column(name), kpi) for name in labels}
         self._counters: dict[tuple[int, bool], TrackCounter] = {}
         # Each log by itself, since neither waits for the other's lines.
         self._admission, self._prediction_admission = SenderAdmission(vouches), SenderAdmission(vouches)
         self._left_out = {False: TrackCounts(), True: TrackCounts()}
         self._accountant, self._users, self._join = RequestAccountant(), UserTable(), OutcomeJoin(kpi.top, kpi.slate)
+        self._row_finder = RowFinder()
         self._aligner, self._settler = TrackAligner(last=steps - 1), RequestSettler()
 
     def poll(self) -> None:
@@ -112,7 +115,7 @@ class EvidenceReader:
             positives = [expression.alias(name) for name, expression in self._positives.items()]
             labelled = rows.filter(pl.col("label").is_not_null())
             has_user = labelled.with_columns(pl.col("request_id").hash().alias("request"), *positives)
-            self._join_outcomes(pl.DataFrame(schema=REQUESTS), has_user)
+            self._join_outcomes(pl.DataFrame(schema=REQUESTS), self._row_finder.add_outcomes(has_user))
 
     def snapshot(self) -> RolloutEvidence:
         """Return the evidence that has been read so far."""
@@ -210,7 +213,10 @@ class EvidenceReader:
         slates = rows.filter("slate", "good")
         self._users.add_event(slates, "slate_users")
         self._users.add_event(slates.filter(pl.col("scores").list.len() == 0), "empty_slate_users")
-        self._join_outcomes(rows.filter("good").select(REQUESTS.names()), pl.DataFrame(schema=OUTCOMES))
+        good = rows.filter("good")
+        placed_outcomes = self._row_finder.add_requests(good.select("request", "items"))
+        no_outcomes = pl.DataFrame(schema=OUTCOMES)
+        self._join_outcomes(good.select(REQUESTS.names()), no_outcomes if placed_outcomes is None else placed_outcomes)
 
     def _join_outcomes(self, requests: pl.DataFrame, outcomes: pl.DataFrame) -> None:
         requests = requests.cast(REQUESTS)

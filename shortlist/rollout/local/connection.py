@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from shortlist.contracts import Files, ShortlistError
+from shortlist.features.declared.plan import Plan
 from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
@@ -16,7 +17,6 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.traffic.background import replay_folder, run_replay
 from shortlist.serving.traffic.replay import ReplaySettings
-from shortlist.spec.data import Data
 from shortlist.spec.serving import ReplayTraffic
 
 
@@ -82,7 +82,7 @@ class StackConnection(FleetConnection):
         if traffic is None:
             traffic = declared if isinstance(declared, ReplayTraffic) else ReplayTraffic(kind="replay")
         return ReplaySettings(
-            data=self.declared_data(route.stable),
+            data=self.feature_plan(route.stable).declared.data,
             log=self._context.log_folder(),
             traffic=traffic,
             endpoint=self.stack.backend_endpoint(),
@@ -90,7 +90,7 @@ class StackConnection(FleetConnection):
             out=replay_folder(self._context.paths.root),
         )
 
-    def declared_data(self, version: int) -> Data:
-        """Return the declaration of the log that a deployed version was trained with."""
+    def feature_plan(self, version: int) -> Plan:
+        """Return the features of a deployed version, with the declaration of the log that it was trained with."""
         folder = self.stack.paths.versions / f"v{version}" / "model"
-        return Preprocessing.load(folder / Files.PREPROCESSING).plan.declared.data
+        return Preprocessing.load(folder / Files.PREPROCESSING).plan

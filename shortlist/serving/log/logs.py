@@ -71,8 +71,10 @@ SLATE_COLUMNS: Final = tuple(_SLATE)
 """Columns of the prediction log that are filled for requests for recommendations only."""
 NO_SLATE: Final = (None,) * len(SLATE_COLUMNS)
 """Values of `SLATE_COLUMNS` for a request that contained its candidates."""
-ANSWER_SCHEMA: Final = pa.schema({**_ANSWERS, **{name: kind for name, kind in _SLATE.items() if kind is not None}})
-"""Columns of the prediction log that are the same for every spec; the type of `items` depends on it."""
+ANSWER_SCHEMA: Final = pa.schema(
+    {**_ANSWERS, "items": pa.null(), **{name: kind for name, kind in _SLATE.items() if kind is not None}}
+)
+"""Columns of the prediction log that are the same for every spec; `items` is read as it was written."""
 _VALUE_TYPES: Final = {
     "integer": pa.int64(),
     "hex": pa.int64(),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
 from shortlist.contracts import Files
+from shortlist.serving.log.logs import logged_inputs
 from shortlist.serving.server.requests.headers import USER_HEADER
 from shortlist.serving.server.requests.paths import RANK, RECOMMEND, model_path
 from shortlist.spec.data import Data
@@ -21,36 +23,40 @@ _EXAMPLE_K: Final = 10
 _JSON_TYPES: Final = (int, float, str)
 
 
-def example_requests(url: str, model: str, data: Data, log: Path, retrieval: Retrieval | None = None) -> str:
+def example_requests(
+    url: str, model: str, data: Data, read: Collection[str], log: Path, retrieval: Retrieval | None = None
+) -> str:
     """Return curl commands that rank items of the log for one of its users; without ids, one that lists the inputs.
 
-    The requests send what a client should send: the columns of the user's last row that are known before.
+    The requests send what a client has to send: of the user's last row, the columns known before that the version
+    reads. Ids of the impression, the request or the slate are not among them: in serving, every request is one slate.
 
     Args:
         url: URL of the server.
         model: Name of the model.
         data: Declared columns of the log.
+        read: Columns of the log that the version reads, see `Plan.columns_of_log`.
         log: Folder of the valid log.
         retrieval: Section of the served version, for a second command that requests ten items; None when it serves
             scores only.
     """
     if data.user is None or data.item is None:
         return f"curl -s {url}{model_path(model)}"
-    request_columns = [
-        column.name
-        for column in data.columns
-        if column.known == "before" and column.name not in (data.label, data.user, data.item)
-    ]
+    context, item_columns = (retrieval.context, retrieval.item_columns) if retrieval is not None else ((), ())
+    unsent = {data.user, data.item, data.slate.column if data.slate is not None else None}
+    sendable = [name for name in logged_inputs(data) if name not in unsent]
+    request_columns = [name for name in sendable if name in read or name in context]
     newest = DayTable.open(log, Files.LOG).paths()[-1]
-    rows = pl.read_parquet(newest, columns=[data.user, data.item, *request_columns], hive_partitioning=False)
+    columns = dict.fromkeys((data.user, data.item, *request_columns, *item_columns))
+    rows = pl.read_parquet(newest, columns=list(columns), hive_partitioning=False)
     last_row = rows.row(-1, named=True)
-    user, item_columns = last_row[data.user], retrieval.item_columns if retrieval is not None else ()
+    user = last_row[data.user]
     item_rows = rows.select(data.item, *item_columns).unique(data.item, keep="last", maintain_order=True)
     items = [_item(data.item, row) for row in item_rows.tail(_EXAMPLE_ITEMS).to_dicts()]
     sent = _values({name: last_row[name] for name in request_columns if name not in item_columns})
     commands = [_curl(url, RANK, {"user": user, "items": items} | _context(sent))]
     if retrieval is not None:
-        shared = {name: value for name, value in sent.items() if name in retrieval.context}
+        shared = {name: value for name, value in sent.items() if name in context}
         commands.append(_curl(url, RECOMMEND, {"user": user, "k": _EXAMPLE_K} | _context(shared)))
     return "\n".join(commands)
 

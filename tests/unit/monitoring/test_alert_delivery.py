@@ -12,22 +12,28 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from components.training import finalize_run
 from monitoring.alerts.alert_records import AlertRecords
 from monitoring.alerts.alerts import Delivery, send_alerts
 from monitoring.alerts.destinations import Destination, open_destinations
+from monitoring.monitoring_job import MonitoringJob, alert_about_ended_training
 from monitoring.retraining.retrain_policy import decision_key
-from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.store.record_files import RecordError
 from monitoring.windows.records import RetrainDecision
 from shortlist.cli.monitoring import commands
 from shortlist.contracts import ShortlistError
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.spec.monitoring import Alerts
+from shortlist.spec.monitoring import Alerts, Monitoring
+from shortlist.spec.runtime import Runtime
+from shortlist.system.progress import EVENTS_VARIABLE
+from shortlist.tracking.pipeline_run import RUN_VARIABLE
 
 MADE = datetime(2026, 1, 21, 1, tzinfo=UTC)
 TOKEN = "SHORTLIST_TEST_TOKEN"  # noqa: S105 - the name of a variable
@@ -41,7 +47,10 @@ from monitoring.alerts.alerts import send_alerts
 from monitoring.alerts.destinations import open_destinations
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import RetrainDecision
-from shortlist.spec.monitoring import Alerts
+from shortlist.spec.monitoring import Alerts, Monitoring
+from shortlist.spec.runtime import Runtime
+from shortlist.tracking.pipeline_run import RUN_VARIABLE
+from shortlist.system.progress import EVENTS_VARIABLE
 store, decision = MonitoringStore(Path(sys.argv[1])), RetrainDecision.model_validate_json(sys.argv[3])
 destinations = open_destinations(Alerts(urls=[sys.argv[2]], timeout_seconds=30))
 print("ready", flush=True)
@@ -183,6 +192,40 @@ def test_a_newer_alert_takes_the_place_of_one_that_was_not_accepted(store: Monit
     receiver.up()
     assert send_alerts(store, None, destinations(receiver.url), MADE) == Delivery(sent=1)
     assert receiver.bodies[0]["commonAnnotations"]["key"] == page(2).key
+
+
+@pytest.mark.parametrize("state", ["held", "failed"])
+def test_a_training_that_led_to_no_champion_is_alerted_when_it_ends(
+    tmp_path: Path, receiver: Receiver, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.up()
+    runtime = Runtime(engine="cpu")
+    stores = RunsFolder.open(tmp_path / "runs").storage_parameter(runtime)
+    store = open_monitoring_store(stores, "demo")
+    monitoring = Monitoring(alerts=Alerts(urls=(receiver.url,)))
+    store.claim(retrain := decision(1, "retrain", alarm=True))
+    store.start(retrain, "")
+    monkeypatch.setenv(RUN_VARIABLE, "20260120-020000-demo.1a2b")
+    if state == "held":
+        store.finish(retrain.key, "held", None, "no candidate passed the gates")
+    monkeypatch.setattr("shortlist.tracking.mlflow_store.Tracker.fail_pipeline", lambda *_: None)  # writes to MLflow
+    status = SimpleNamespace(state="SUCCEEDED" if state == "held" else "FAILED", error_message="a step failed")
+    finalize_run("demo", monitoring.model_dump_json(), stores, {"key": retrain.key}, status)
+    (notes,) = (body["commonAnnotations"] for body in receiver.bodies)
+    assert notes["summary"].endswith(f"led to no new champion ({state})")
+    assert (notes["run"], notes["key"]) == ("20260120-020000-demo.1a2b", retrain.key)
+    job = MonitoringJob("demo", stores, monitoring, ())
+    assert job.send_alerts(None, MADE) == Delivery()  # the next monitoring run does not repeat it
+
+
+def test_an_unset_variable_of_a_destination_does_not_fail_the_end_of_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events.jsonl"))
+    stores = RunsFolder.open(tmp_path / "runs").storage_parameter(Runtime(engine="cpu"))
+    monitoring = Monitoring(alerts=Alerts(urls=("https://example.org/${NOT_SET_ANYWHERE}",)))
+    alert_about_ended_training("demo", stores, monitoring)
+    assert "NOT_SET_ANYWHERE" in (tmp_path / "events.jsonl").read_text()
 
 
 @pytest.mark.parametrize("answers", [[500], [503, 500], [429], [408, 429]])

@@ -462,6 +462,17 @@ def test_the_last_outcome_of_a_row_counts_and_duplicates_are_counted(traffic: Tr
     assert (window.duplicates, window.coverage, window.orphans) == (3, 1.0, 0)
 
 
+def test_outcomes_that_name_an_item_alone_are_of_its_row(traffic: Traffic) -> None:
+    """A server that did not give the answer received them, without their index."""
+    traffic.answer({"request_id": "a"}, {"request_id": "b"})
+    common = {"time": NOON + minutes(1), "label": 1}
+    events = [{"request_id": "a", "item": "i1"}, {"request_id": "b", "item": "i0"}, {"request_id": "b", "item": "i9"}]
+    write_rows(traffic.paths.outcomes, outcome_schema(item_type(traffic.data)), [common | event for event in events])
+    window = traffic.read()
+    assert outcomes_of(window) == [("a", 1, 1), ("b", 0, 1)]
+    assert (window.coverage, window.orphans) == (1.0, 1)
+
+
 def test_late_outcomes_are_counted_and_joined(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"}, {"request_id": "b"})
     on_time = TODAY.end + minutes(60)

@@ -19,6 +19,7 @@ from shortlist.rollout.evidence.latency import Latencies
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence.reader import EvidenceReader, RequestAccountant
 from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence
+from shortlist.rollout.evidence.row_finder import RowFinder
 from shortlist.rollout.evidence.users import UserTable
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
@@ -565,6 +566,47 @@ def test_a_click_that_comes_later_turns_a_slate_into_a_hit_once(logs: Logs) -> N
         counted.append((stable.slates, stable.hits, stable.clicks, stable.with_outcomes, stable.kpi))
     # Candidates that the client brought count as before, beside the slates of the same user.
     assert counted == [(1, 0, 0, 1, 0.0), (1, 1, 1, 1, 1.0), (1, 1, 2, 1, 1.0), (1, 1, 2, 2, 1.0)]
+
+
+@pytest.mark.parametrize("kind", ["integer", "string"])
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_an_outcome_that_names_its_item_alone_counts_for_its_row(logs: Logs, kind: str, answers_first: bool) -> None:
+    """A server of the other version received it, which does not know the answer, and the sender named no index."""
+    as_key = str if kind == "string" else int
+    schema = prediction_schema(Data.model_validate({**DATA.model_dump(), "columns": [
+        {"name": "item_id", "type": kind}, {"name": "is_click", "type": "integer"}]}))  # fmt: skip
+    reader = EvidenceReader(logs.paths, "r1", steps=4, kpi=KPI(top=1))
+    answered = {"items": [as_key(7), as_key(8), as_key(8)], "scores": [0.9, 0.2, 0.1]}
+    answers = {"request_id": "s", **answered}, {"request_id": "c", "user": "u2", "track": "canary", **answered}
+    # Of the canary the item 7, of the stable track item 8, whose first row counts; no request has an item 9.
+    events = [{"request_id": "c", "item": as_key(7), "label": 1}, {"request_id": "s", "item": as_key(8), "label": 0},
+              {"request_id": "s", "item": as_key(9), "label": 1}]  # fmt: skip
+    for write_answers in (answers_first, not answers_first):
+        if write_answers:
+            logs.answer(*answers, schema=schema)
+        else:
+            rows = [{"time": NOW, **event} for event in events]
+            append_rows(logs.paths.outcomes, outcome_schema(pa.string() if kind == "string" else pa.int64()), rows)
+        evidence = polled(reader)
+    assert (evidence.kpi.stable_mean, evidence.kpi.canary_mean) == (0.0, 1.0)
+    assert (evidence.whole.stable.with_outcomes, evidence.whole.canary.with_outcomes) == (1, 1)
+
+
+def test_items_are_remembered_up_to_a_limit() -> None:
+    finder = RowFinder(max_items=4, max_outcomes=1)
+
+    def requests(*ids: int) -> pl.DataFrame:
+        return pl.DataFrame({"request": ids, "items": [[7, 8]] * len(ids)}, schema_overrides={"request": pl.UInt64})
+
+    def outcomes(*ids: int) -> pl.DataFrame:
+        schema = {"request": pl.UInt64, "item": pl.Int64, "row": pl.Int32, "label": pl.Int8}
+        return pl.DataFrame({"request": ids, "item": 8, "row": None, "label": 1}, schema=schema)
+
+    assert finder.add_requests(requests(1, 2, 3)) is None  # six items: the newest request stays
+    assert finder.add_outcomes(outcomes(1, 2, 3)).rows() == [(3, 1, 1)]
+    placed = finder.add_requests(requests(1, 2))  # one outcome waited, the newest
+    assert placed is not None
+    assert placed.select("request", "row").rows() == [(2, 1)]
 
 
 def test_a_user_who_moved_has_a_value_on_each_track(logs: Logs) -> None:

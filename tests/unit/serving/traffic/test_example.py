@@ -26,6 +26,7 @@ DECLARED = {
         {"name": "clicked", "type": "integer"},
     ],
 }  # fmt: skip
+READ = {"user_id", "item_id", "surface", "price"}
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def request(command: str) -> tuple[str, dict[str, Any]]:
 def test_a_version_that_recommends_has_examples_for_scores_and_a_slate(log: Path) -> None:
     data = Data.model_validate(DECLARED)
     retrieval = Retrieval.model_validate({"sources": {"popular": {"kind": "popular"}}, "context": ["surface", "price"]})
-    ranks, recommends = example_requests("http://x", "shop", data, log, retrieval).splitlines()
+    ranks, recommends = example_requests("http://x", "shop", data, READ, log, retrieval).splitlines()
     # A price that is null is left out.
     context = {"surface": "home"}
     assert request(ranks) == ("http://x/v1/rank", {"user": "o'b", "items": [5, 7], "context": context})
@@ -59,11 +60,23 @@ def test_a_version_that_recommends_has_examples_for_scores_and_a_slate(log: Path
 def test_items_are_sent_with_the_columns_that_they_determine(log: Path) -> None:
     section = {"sources": {"popular": {"kind": "popular"}}, "context": ["surface"], "item_columns": ["price"]}
     retrieval = Retrieval.model_validate(section)
-    ranks, _ = example_requests("http://x", "shop", Data.model_validate(DECLARED), log, retrieval).splitlines()
+    ranks, _ = example_requests("http://x", "shop", Data.model_validate(DECLARED), READ, log, retrieval).splitlines()
     body = {"user": "o'b", "items": [{"item_id": 5, "price": 1.5}, 7], "context": {"surface": "home"}}
     assert request(ranks) == ("http://x/v1/rank", body)
 
 
 def test_a_version_that_does_not_recommend_has_an_example_for_scores(log: Path) -> None:
-    (ranks,) = example_requests("http://x", "shop", Data.model_validate(DECLARED), log).splitlines()
+    (ranks,) = example_requests("http://x", "shop", Data.model_validate(DECLARED), READ, log).splitlines()
     assert "recommend" not in ranks
+
+
+def test_an_example_sends_no_ids_of_requests_and_no_column_that_nothing_reads(log: Path) -> None:
+    unread = [{"name": name, "type": "integer"} for name in ("shown_id", "basket", "visit")]
+    declared = {**DECLARED, "columns": [*DECLARED["columns"], *unread], "impression": "shown_id"}
+    declared |= {"slate": {"column": "basket"}}
+    (path,) = log.rglob("*.parquet")
+    frame = pl.read_parquet(path, hive_partitioning=False).with_columns(price=2.5)
+    frame.with_columns(**{column["name"]: pl.lit(9) for column in unread}).write_parquet(path)
+    read = {"item_id", "surface", "shown_id", "basket"}
+    (ranks,) = example_requests("http://x", "shop", Data.model_validate(declared), read, log).splitlines()
+    assert request(ranks)[1] == {"user": "o'b", "items": [5, 7], "context": {"surface": "home"}}
