@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from shortlist.evaluation.metrics.records import METRICS, ConfidenceInterval, Me
 from shortlist.evaluation.metrics.scores import ScoredRows, check_same_rows
 from shortlist.evaluation.metrics.sorted_scores import SortedScores, weighted_sum
 
-_MANY_CLUSTERS: Final = 2**20
 FEWEST_CLUSTERS = 10
 """Fewest users for an interval: with fewer a bootstrap interval is far too narrow; with one it has no width."""
 
@@ -34,18 +33,21 @@ class Resampled(NamedTuple):
         return ConfidenceInterval(low=min(float(low), self.value), value=self.value, high=max(float(high), self.value))
 
 
-def resample(
-    rows: ScoredRows, rounds: int, seed: int, sorted_scores: SortedScores | None = None
-) -> dict[Metric, Resampled]:
-    """Return every measurable metric, over resampled users (rows when there are no users).
+def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled]:
+    """Return every measurable metric, over resampled users (rows when there are no users); see `resample_with_rate`."""
+    return resample_with_rate(rows, rounds, seed)[0]
+
+
+def resample_with_rate(rows: ScoredRows, rounds: int, seed: int) -> tuple[dict[Metric, Resampled], Resampled]:
+    """Return every measurable metric, and the label rate, over the same resampled users (rows without users).
 
     Args:
         rows: Scored rows of one split.
         rounds: Number of resamples.
         seed: Seed of the resamples.
-        sorted_scores: The scores of the rows, where they are sorted already.
 
     Returns:
+        The label rate, and before it the metrics:
         `auc` and `log_loss` always; `gauc` and `ndcg_at_10` where the log names users and enough of them (or of their
         lists) have rows of both classes.
 
@@ -54,41 +56,37 @@ def resample(
     """
     check_classes(rows.stored_labels)
     clusters = _count_clusters(rows)
-    sorted_scores = SortedScores(rows) if sorted_scores is None else sorted_scores
-    sums: dict[Metric, _Sums] = {"log_loss": _Sums.of_rows(rows, clusters, log_losses)}
+    sorted_scores = SortedScores(rows)
+    sums: dict[Metric, _Sums] = {"log_loss": _Sums.of_log_loss(rows, clusters)}
     sums |= _sum_ranking_metrics(rows)
-    aucs, values = np.empty(rounds), {name: np.empty(rounds) for name in sums}
+    aucs, rates, values = np.empty(rounds), np.empty(rounds), {name: np.empty(rounds) for name in sums}
     for round_number, weights in enumerate(_iter_resample_weights(clusters, rounds, seed)):
-        aucs[round_number] = sorted_scores.auc(weights)
+        aucs[round_number], rates[round_number] = sorted_scores.auc_and_rate(weights)
         for name, metric_sums in sums.items():
             values[name][round_number] = metric_sums.mean(weights)
     _check_resamples(aucs, rows)
-    equal_weights = np.ones(clusters, np.uint16)
-    resampled: dict[Metric, Resampled] = {"auc": Resampled(sorted_scores.auc(equal_weights), aucs)}
+    equal_weights = np.ones(clusters, np.uint8)
+    auc, rate = sorted_scores.auc_and_rate(equal_weights)
+    resampled: dict[Metric, Resampled] = {"auc": Resampled(auc, aucs)}
     for metric in METRICS:
         # A resample without a user of two classes has no GAUC: they are too few for an interval.
         if metric in sums and not np.isnan(values[metric]).any():
             resampled[metric] = Resampled(sums[metric].mean(equal_weights), values[metric])
-    return resampled
+    return resampled, Resampled(rate, rates)
 
 
-def constant_rate_gap(rows: ScoredRows, confidence: float, rounds: int, seed: int) -> ConfidenceInterval:
-    """Return the log loss minus that of a constant score, the label rate of these rows, over resampled users.
+def constant_rate_gap(log_loss: Resampled, label_rate: Resampled, confidence: float) -> ConfidenceInterval:
+    """Return the log loss minus that of a constant score, the label rate of all rows, over the same resampled users.
 
     A user with very many rows moves both together, and not their difference.
-
-    Raises:
-        UnmeasurableError: There are too few users.
     """
-    clusters = _count_clusters(rows)
-    rate = np.average(rows.stored_labels, weights=rows.weights)
+    positive_loss, negative_loss = log_losses(np.array([1, 0]), np.full(2, label_rate.value))
 
-    def gaps(labels: Floats, scores: Floats) -> Floats:
-        return log_losses(labels, scores) - log_losses(labels, np.full(labels.size, rate))
+    def gap(loss: Any, rate: Any) -> Any:
+        return loss - (rate * positive_loss + (1 - rate) * negative_loss)
 
-    sums = _Sums.of_rows(rows, clusters, gaps)
-    values = np.array([sums.mean(weights) for weights in _iter_resample_weights(clusters, rounds, seed)])
-    return Resampled(sums.mean(np.ones(clusters, np.uint16)), values).interval(confidence)
+    gaps = Resampled(gap(log_loss.value, label_rate.value), gap(log_loss.values, label_rate.values))
+    return gaps.interval(confidence)
 
 
 def paired_differences(
@@ -157,16 +155,16 @@ class _Sums(NamedTuple):
         return cls(*sums)
 
     @classmethod
-    def of_rows(cls, rows: ScoredRows, size: int, value: Callable[[Floats, Floats], Floats]) -> _Sums:
-        """Return the sums of a value of labels and scores, and of the weights of rows, by cluster."""
+    def of_log_loss(cls, rows: ScoredRows, size: int) -> _Sums:
+        """Return the sums of the log loss and of the weights of rows, by cluster."""
         numerators, weights = np.zeros(size), rows.weights
         # Where every row is a cluster of its own, each counts once.
         has_users = weights is not None or size < rows.rows
         denominators = np.zeros(size) if has_users else np.broadcast_to(np.float64(1), size)
         for piece in row_pieces(rows.rows):
-            labels, scores = (part[piece].astype(np.float64) for part in (rows.stored_labels, rows.stored_scores))
-            weight = np.ones(labels.size) if weights is None else weights[piece]
-            np.add.at(numerators, rows.clusters[piece], value(labels, scores) * weight)
+            losses = log_losses(rows.stored_labels[piece], rows.stored_scores[piece])
+            weight = np.ones(losses.size) if weights is None else weights[piece]
+            np.add.at(numerators, rows.clusters[piece], losses * weight)
             if has_users:
                 np.add.at(denominators, rows.clusters[piece], weight)
         return cls(numerators, denominators)
@@ -220,20 +218,17 @@ def _subtract_metric(
     )
 
 
-def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[npt.NDArray[np.uint16]]:
+def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[npt.NDArray[np.uint8]]:
     """Yield for each round how often each user was drawn: with replacement, as many draws as users.
 
-    Of very many users they are drawn piece by piece, which draws the same in a tenth of the memory.
+    A byte per user suffices: no user is drawn 256 times, which has a probability below 1e-500. It stays in a cache
+    where eight bytes would not.
     """
     generator = np.random.default_rng(seed)
     for _ in range(rounds):
-        if clusters <= _MANY_CLUSTERS:
-            draws = generator.integers(0, clusters, clusters)
-            yield np.bincount(draws, minlength=clusters).astype(np.uint16)
-            continue
-        counts = np.zeros(clusters, np.uint16)  # more than two bytes hold are never drawn of so many
+        counts = np.zeros(clusters, np.uint8)
         for piece in row_pieces(clusters):
-            np.add.at(counts, generator.integers(0, clusters, piece.stop - piece.start), np.uint16(1))
+            np.add.at(counts, generator.integers(0, clusters, piece.stop - piece.start, np.uint32), np.uint8(1))
         yield counts
 
 

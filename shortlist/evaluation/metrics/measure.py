@@ -18,7 +18,7 @@ from shortlist.evaluation.metrics.intervals import (
     bootstrap_differences,
     constant_rate_gap,
     paired_differences,
-    resample,
+    resample_with_rate,
 )
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError, auc, log_loss, roc_points, score_histogram
 from shortlist.evaluation.metrics.ranking import auc_per_group, gauc
@@ -170,7 +170,8 @@ def _measure_label(model: str, role: Role, scores: Path, label: str, limits: Gat
         rows = read_rows()
     except UnmeasurableError as problem:
         return ScoredModel(Measures(model=model, role=role, problem=str(problem)), None)
-    scored = replace(measure_rows(model, role, rows, limits, seed), read_rows=read_rows)
+    digest, rows = rows.digest, rows.without_impressions()
+    scored = replace(_measure(model, role, rows, limits, seed), read_rows=read_rows, digest=digest)
     best = best_possible(rows) if label else None
     return replace(scored, measures=scored.measures.model_copy(update={"best_possible": best}))
 
@@ -188,29 +189,35 @@ def validation_gauc(scores: Path) -> float | None:
 
 def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: int) -> ScoredModel:
     """Return a model's measures on rows that were read."""
+    scored = _measure(model, role, rows.without_impressions(), limits, seed)
+    return replace(scored, read_rows=lambda: rows, digest=rows.digest)
+
+
+def _measure(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: int) -> ScoredModel:
+    """Return a model's measures, without the rows themselves and their digest."""
     measures = Measures(
         model=model,
         role=role,
         rows=rows.rows,
         positives=rows.positives,
-        mean_score=float(np.average(rows.scores, weights=rows.weights)),
+        mean_score=rows.mean_score,
         label_rate=float(np.average(rows.stored_labels, weights=rows.weights)),
     )
     try:
-        resampled = resample(rows, limits.bootstrap_rounds, seed)
+        resampled, label_rate = resample_with_rate(rows, limits.bootstrap_rounds, seed)
     except UnmeasurableError as problem:
-        return ScoredModel(measures.model_copy(update={"problem": str(problem)}), lambda: rows, rows.digest)
+        return ScoredModel(measures.model_copy(update={"problem": str(problem)}), None)
     curves = _curves(rows, limits.confidence)
     numbers: dict[str, Any] = {
         **{metric: resampled_metric.interval(limits.confidence) for metric, resampled_metric in resampled.items()},
         **_ranked_users(rows),
-        "constant_rate_gap": constant_rate_gap(rows, limits.confidence, limits.bootstrap_rounds, seed),
+        "constant_rate_gap": constant_rate_gap(resampled["log_loss"], label_rate, limits.confidence),
         "heavy_users": _find_heavy_users(rows),
         "calibration_error": calibration_error(curves.calibration),
         "calibration_noise": calibration_noise(curves.calibration),
         "curves": curves,
     }
-    return ScoredModel(measures.model_copy(update=numbers), lambda: rows, rows.digest, resampled)
+    return ScoredModel(measures.model_copy(update=numbers), None, resampled=resampled)
 
 
 def _ranked_users(rows: ScoredRows) -> dict[str, int]:

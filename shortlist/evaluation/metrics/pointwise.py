@@ -49,9 +49,10 @@ def check_scores(labels: Labels, scores: Probabilities) -> None:
     assert labels.shape == scores.shape
     if not labels.size:
         raise UnmeasurableError("no rows to measure")
-    if not np.isin(labels, (0, 1)).all():
+    pieces = row_pieces(labels.size)
+    if not all(np.isin(labels[piece], (0, 1)).all() for piece in pieces):
         raise UnmeasurableError("labels other than 0 and 1")
-    missing = int(np.isnan(scores).sum())
+    missing = sum(int(np.isnan(scores[piece]).sum()) for piece in pieces)
     if missing:
         raise UnmeasurableError(f"{missing} of {scores.size} scores are missing (NaN)")
     if scores.min() < 0 or scores.max() > 1:
@@ -147,27 +148,31 @@ def roc_points(labels: Labels, scores: Probabilities, points: int = 200) -> list
     """
     check_scores(labels, scores)
     check_classes(labels)
-    order = np.argsort(scores, kind="stable")
-    ordered_scores, positives_up_to = scores[order], np.cumsum(labels[order] == 1, dtype=np.int32)
-    del order  # of many rows it is the largest of all
-    rows, positives = ordered_scores.size, int(positives_up_to[-1])
-    starts = np.flatnonzero(np.append(True, ordered_scores[1:] != ordered_scores[:-1]))[::-1]
+    # Two sorted columns of scores; an order of the rows would be the largest array of a step that has many.
+    ordered_scores, ordered_positives = np.sort(scores), np.sort(scores[labels == 1])
+    rows, positives = ordered_scores.size, ordered_positives.size
 
-    def rates(number: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Return both rates where rows of so many different scores, the highest first, are predicted positive."""
-        start = starts[np.maximum(number, 1) - 1]
-        predicted_true = positives - np.where(start > 0, positives_up_to[start - 1], 0)
-        predicted, predicted_true = (np.where(number > 0, count, 0) for count in (rows - start, predicted_true))
+    def predicted_positive(count: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """Return so many rows, the highest scores first, and all that score the same as the last of them."""
+        lowest = ordered_scores[rows - np.maximum(count, 1)]
+        return np.where(count > 0, rows - np.searchsorted(ordered_scores, lowest, side="left"), 0)
+
+    def rates(predicted: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Return both rates where so many rows are predicted positive, with all that score the same."""
+        lowest = ordered_scores[rows - np.maximum(predicted, 1)]
+        true_rows = positives - np.searchsorted(ordered_positives, lowest, side="left")
+        predicted_true = np.where(predicted > 0, true_rows, 0)
         return (predicted - predicted_true) / (rows - positives), predicted_true / positives
 
     # Points at equal steps along the curve, not along the scores: otherwise most would be on its steep start. They are
     # searched by halves, so that the curve is not in memory as a whole.
-    steps, low, high = np.linspace(0, 2, points), np.zeros(points, np.intp), np.full(points, starts.size)
+    steps, low, high = np.linspace(0, 2, points), np.zeros(points, np.intp), np.full(points, rows)
     while (low < high).any():
         middle = (low + high) // 2
-        is_before = (sum(rates(middle)) < steps) & (low < high)
+        is_before = (sum(rates(predicted_positive(middle))) < steps) & (low < high)
         low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
-    return [(round(float(x), 5), round(float(y), 5)) for x, y in zip(*rates(np.unique(low)), strict=True)]
+    chosen = np.unique(predicted_positive(low))
+    return [(round(float(x), 5), round(float(y), 5)) for x, y in zip(*rates(chosen), strict=True)]
 
 
 def score_histogram(scores: Probabilities, bins: int = 40) -> tuple[list[float], list[float]]:
@@ -180,5 +185,7 @@ def score_histogram(scores: Probabilities, bins: int = 40) -> tuple[list[float],
     if top - low < _MIN_HISTOGRAM_WIDTH:
         low = max(0.0, min((low + top - _MIN_HISTOGRAM_WIDTH) / 2, 1 - _MIN_HISTOGRAM_WIDTH))
         top = low + _MIN_HISTOGRAM_WIDTH
-    counts, edges = np.histogram(np.minimum(scores, top, dtype=np.float64), bins=bins, range=(low, top))
+    edges, counts = np.linspace(low, top, bins + 1), np.zeros(bins, np.intp)
+    for piece in row_pieces(scores.size):
+        counts += np.histogram(np.minimum(scores[piece], top, dtype=np.float64), bins=bins, range=(low, top))[0]
     return edges.round(6).tolist(), (counts / scores.size).round(6).tolist()

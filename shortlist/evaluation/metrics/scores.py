@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns, Files, best_column, label_column, score_column
-from shortlist.evaluation.metrics.pointwise import PIECE_ROWS, Floats, UnmeasurableError, check_scores
+from shortlist.evaluation.metrics.pointwise import PIECE_ROWS, Floats, UnmeasurableError, check_scores, row_pieces
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.row_digest import RowDigest, row_hashes
 
@@ -92,12 +92,27 @@ class ScoredRows:
         return int(np.count_nonzero(self.stored_labels))
 
     @property
+    def mean_score(self) -> float:
+        """Mean of the scores, weighted as the rows are."""
+        weights = self.weights
+        if weights is None:
+            return float(self.stored_scores.mean(dtype=np.float64))  # casts piece by piece
+        return float(np.average(self.scores, weights=weights))
+
+    @property
     def digest(self) -> str:
         """Digest of impressions and labels: models that were scored on the same rows have the same."""
         digest = RowDigest()
         for rows in self.frame.select(Columns.IMPRESSION, Columns.LABEL).iter_slices(PIECE_ROWS):
             digest.add(row_hashes(rows))
         return str(digest)
+
+    def without_impressions(self) -> ScoredRows:
+        """Return the rows without their impressions, which no metric reads, nor the days of a log without lists."""
+        names = [Columns.IMPRESSION, LEARNT]
+        if not {Columns.USER, Columns.SLATE, REQUEST} & set(self.frame.columns):
+            names.append(Columns.DAY)
+        return replace(self, frame=self.frame.drop(names, strict=False))
 
     def filter_rows(self, mask: npt.NDArray[np.bool_]) -> ScoredRows:
         """Return the rows where `mask`, shape (rows,), is true; users are numbered again."""
@@ -150,13 +165,18 @@ def read_scores(path: Path, split: Literal["validation", "test"], label: str = "
         raise UnmeasurableError(f"{path.name} holds no {split} rows")
     if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():
         raise UnmeasurableError(f"{path.name} holds {split} rows without a label or an impression")
-    impressions = frame[Columns.IMPRESSION]
-    if (impressions[1:] == impressions[:-1]).any():
+    if _repeats(frame[Columns.IMPRESSION]):
         raise UnmeasurableError(f"{path.name} scores an impression twice")
     score = frame[SCORE] if frame[SCORE].dtype == pl.Float32 else frame[SCORE].cast(pl.Float64)
     labels, scores = frame[Columns.LABEL].to_numpy(), score.fill_null(float("nan")).to_numpy()
     check_scores(labels, scores)
     return ScoredRows(frame.drop(SCORE), labels, scores, _number_clusters(frame))
+
+
+def _repeats(ordered: pl.Series) -> bool:
+    """Return whether a value of a sorted column follows itself."""
+    pieces = (ordered[piece.start : piece.stop + 1] for piece in row_pieces(ordered.len()))
+    return any((values[1:] == values[:-1]).any() for values in pieces)
 
 
 def _select_label(scores_frame: pl.LazyFrame, columns: list[str], label: str) -> pl.LazyFrame:

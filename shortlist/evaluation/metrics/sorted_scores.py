@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.evaluation.metrics.pointwise import Floats, Probabilities, Weights, row_pieces
+from shortlist.evaluation.metrics.pointwise import Floats, Weights, row_pieces
 from shortlist.evaluation.metrics.scores import Clusters, ScoredRows
 
 
@@ -24,30 +24,52 @@ class _Piece(NamedTuple):
     negative_row_weights: Weights | float
 
 
+class _Tie(NamedTuple):
+    """More rows of one score than a piece should have, as those of a model that scores all rows the same."""
+
+    positive_clusters: Clusters
+    negative_clusters: Clusters
+    positive_row_weights: Weights | float
+    negative_row_weights: Weights | float
+
+
 class SortedScores:
     """Scores that are sorted once, so that the AUC under any weights of the users takes one pass without sorting."""
 
     def __init__(self, rows: ScoredRows) -> None:
+        # Each array of all rows is freed as soon as it can be: of many rows they are the largest of a step.
+        scores = np.sort(rows.stored_scores)
+        starts = scores[[piece.start for piece in row_pieces(scores.size)]]
+        firsts, ends = (np.searchsorted(scores, starts, side=side) for side in ("left", "right"))
+        long_ties = ends - firsts > row_pieces(scores.size)[0].stop
+        cuts = sorted({*firsts.tolist(), *ends[long_ties].tolist(), scores.size})
+        del scores
         order = np.argsort(rows.stored_scores, kind="stable")
-        scores = rows.stored_scores[order]
         weights = rows.weights
-        cuts = {int(np.searchsorted(scores, scores[piece.start], side="left")) for piece in row_pieces(scores.size)}
-        self._pieces = [
-            _make_piece(rows, weights, order[first:last], scores[first:last])
-            for first, last in pairwise(sorted({*cuts, scores.size}))
-        ]
+        self._pieces = [_make_piece(rows, weights, order[first:last]) for first, last in pairwise(cuts)]
 
     def auc(self, weights: npt.NDArray[Any]) -> float:
-        """Return the AUC in which a row's weight is that of its user times its own; ties count half.
+        """Return the AUC with a weight per user; see `auc_and_rate`."""
+        return self.auc_and_rate(weights)[0]
+
+    def auc_and_rate(self, weights: npt.NDArray[Any]) -> tuple[float, float]:
+        """Return the AUC and the label rate in which a row's weight is that of its user times its own.
 
         Args:
             weights: Weight per user, shape (users,).
 
         Returns:
-            The AUC; NaN when all weight lies on one class.
+            The AUC, in which ties count half; NaN when all weight lies on one class. The label rate; NaN without
+            weight.
         """
         correct_pairs = positives = negatives = 0.0
         for piece in self._pieces:
+            if isinstance(piece, _Tie):
+                positive_sum = _sum_weights(weights, piece.positive_clusters, piece.positive_row_weights)
+                negative_sum = _sum_weights(weights, piece.negative_clusters, piece.negative_row_weights)
+                correct_pairs += positive_sum * (negatives + negative_sum / 2)
+                positives, negatives = positives + positive_sum, negatives + negative_sum
+                continue
             positive = weights.take(piece.positive_clusters) * piece.positive_row_weights
             negative = weights.take(piece.negative_clusters) * piece.negative_row_weights
             negatives_up_to = np.concatenate(([0.0], np.cumsum(negative)))
@@ -57,20 +79,28 @@ class SortedScores:
             positive_sum = float(positive.sum())
             correct_pairs += weighted_sum(positive, negatives_beaten) + positive_sum * negatives
             positives, negatives = positives + positive_sum, negatives + float(negatives_up_to[-1])
-        pairs = positives * negatives
-        return correct_pairs / pairs if pairs else float("nan")
+        pairs, weight = positives * negatives, positives + negatives
+        return (correct_pairs / pairs if pairs else float("nan"), positives / weight if weight else float("nan"))
 
 
-def _make_piece(
-    rows: ScoredRows, weights: Weights | None, order: npt.NDArray[np.intp], scores: Probabilities
-) -> _Piece:
-    is_positive = rows.stored_labels[order] == 1
+def _sum_weights(weights: npt.NDArray[Any], clusters: Clusters, row_weights: Weights | float) -> float:
+    """Return the sum of the weights of rows, each that of its cluster times its own."""
+    total = 0.0
+    for piece in row_pieces(clusters.size):
+        total += float((weights.take(clusters[piece]) * np.broadcast_to(row_weights, clusters.shape)[piece]).sum())
+    return total
+
+
+def _make_piece(rows: ScoredRows, weights: Weights | None, order: npt.NDArray[np.intp]) -> _Piece | _Tie:
+    is_positive, scores = rows.stored_labels[order] == 1, rows.stored_scores[order]
     positive_rows, negative_rows = order[is_positive], order[~is_positive]
+    row_weights = (1.0, 1.0) if weights is None else (weights[positive_rows], weights[negative_rows])
+    if len(row_pieces(scores.size)) > 1 and scores[0] == scores[-1]:
+        return _Tie(rows.clusters[positive_rows], rows.clusters[negative_rows], *row_weights)
     negatives = scores[~is_positive]
     below, not_above = (
         np.searchsorted(negatives, scores[is_positive], side=side).astype(np.int32) for side in ("left", "right")
     )
-    row_weights = (1.0, 1.0) if weights is None else (weights[positive_rows], weights[negative_rows])
     return _Piece(rows.clusters[positive_rows], rows.clusters[negative_rows], below, not_above, *row_weights)
 
 

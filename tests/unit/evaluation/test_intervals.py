@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from shortlist.evaluation.metrics import intervals, pointwise
-from shortlist.evaluation.metrics.intervals import FEWEST_CLUSTERS, SortedScores, bootstrap, bootstrap_differences
+from shortlist.evaluation.metrics import pointwise
+from shortlist.evaluation.metrics.intervals import (
+    FEWEST_CLUSTERS,
+    SortedScores,
+    bootstrap,
+    bootstrap_differences,
+    constant_rate_gap,
+    resample_with_rate,
+)
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.records import ConfidenceInterval
 from shortlist.evaluation.metrics.scores import ScoredRows
 
-OPTIONS = {"confidence": 0.95, "rounds": 100, "seed": 5}
+ROUNDS, SEED, CONFIDENCE = 100, 5, 0.95
+OPTIONS = {"confidence": CONFIDENCE, "rounds": ROUNDS, "seed": SEED}
 
 
 def scored(labels: np.ndarray, scores: np.ndarray, users: np.ndarray | None = None) -> ScoredRows:
@@ -109,6 +118,30 @@ def test_one_class_has_no_interval() -> None:
         bootstrap(scored(np.zeros(100), np.linspace(0, 1, 100)), **OPTIONS)
 
 
+def _constant_rate_gap(rows: ScoredRows) -> ConfidenceInterval:
+    resampled, label_rate = resample_with_rate(rows, ROUNDS, SEED)
+    return constant_rate_gap(resampled["log_loss"], label_rate, CONFIDENCE)
+
+
+@pytest.mark.parametrize("users", [None, 60])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_constant_rate_gap_is_that_of_each_resample(users: int | None, is_weighted: bool) -> None:
+    rows = planted(300, users)
+    weights = np.random.default_rng(1).integers(1, 4, 300) if is_weighted else np.ones(300)
+    rows = ScoredRows(pl.DataFrame({"impression_weight": weights}), rows.labels, rows.scores, rows.clusters)
+    rate = np.average(rows.labels, weights=weights)
+    row_gaps = pointwise.log_losses(rows.labels, rows.scores) - pointwise.log_losses(rows.labels, np.full(300, rate))
+    generator, users_drawn = np.random.default_rng(SEED), int(rows.clusters.max()) + 1
+    gaps = []
+    for _ in range(ROUNDS):
+        draws = np.bincount(generator.integers(0, users_drawn, users_drawn), minlength=users_drawn)
+        gaps.append(np.average(row_gaps, weights=weights * draws[rows.clusters]))
+    low, high = np.quantile(gaps, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    gap = _constant_rate_gap(rows)
+    expected = low, np.average(row_gaps, weights=weights), high
+    assert (gap.low, gap.value, gap.high) == pytest.approx(expected, abs=1e-12)
+
+
 @pytest.mark.parametrize("users", [None, 60])
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_pieces_change_no_metric(monkeypatch: pytest.MonkeyPatch, users: int | None, is_weighted: bool) -> None:
@@ -117,11 +150,10 @@ def test_pieces_change_no_metric(monkeypatch: pytest.MonkeyPatch, users: int | N
     weights = np.random.default_rng(1).integers(1, 4, 500)
     frame = pl.DataFrame({"impression_id": np.arange(500)} | ({"impression_weight": weights} if is_weighted else {}))
     rows = ScoredRows(frame, labels, scores, rows.clusters)
-    whole = bootstrap(rows, **OPTIONS), intervals.constant_rate_gap(rows, **OPTIONS)
+    whole = bootstrap(rows, **OPTIONS), _constant_rate_gap(rows)
     curve = pointwise.roc_points(labels, scores), pointwise.log_loss(labels, scores, rows.weights)
     monkeypatch.setattr(pointwise, "PIECE_ROWS", 7)
-    monkeypatch.setattr(intervals, "_MANY_CLUSTERS", 10)
-    in_pieces = bootstrap(rows, **OPTIONS), intervals.constant_rate_gap(rows, **OPTIONS)
+    in_pieces = bootstrap(rows, **OPTIONS), _constant_rate_gap(rows)
     assert in_pieces[0].keys() == whole[0].keys() == {"auc", "log_loss"}
     for metric, interval in (*whole[0].items(), ("gap", whole[1])):
         interval_in_pieces = {**in_pieces[0], "gap": in_pieces[1]}[metric]
@@ -134,7 +166,6 @@ def test_pieces_change_no_metric(monkeypatch: pytest.MonkeyPatch, users: int | N
 
 def test_an_interval_takes_a_few_bytes_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pointwise, "PIECE_ROWS", 2_000)
-    monkeypatch.setattr(intervals, "_MANY_CLUSTERS", 2_000)
     rows = planted(100_000)
     stored = ScoredRows(
         rows.frame, rows.labels.astype(np.int8), rows.scores.astype(np.float32), np.arange(rows.rows, dtype=np.uint32)
