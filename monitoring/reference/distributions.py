@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import polars as pl
@@ -99,7 +99,7 @@ def make_bins(values: pl.Series, kind: Kind, limits: DriftLimits) -> Bins:
     """
     _, present = present_values(values, kind)
     if kind == "numeric":
-        return Bins(kind=kind, edges=_equal_count_edges(present.to_numpy(), limits.bins))
+        return Bins(kind=kind, edges=equal_count_edges(present.to_numpy(), limits.bins))
     value_counts = present.rename("value").value_counts(name="rows").sort(["rows", "value"], descending=[True, False])
     return Bins(kind=kind, values=tuple(value_counts["value"].head(limits.top_values).to_list()))
 
@@ -157,12 +157,18 @@ def _format_edges(edges: tuple[float, ...]) -> list[str]:
     return texts
 
 
-def _equal_count_edges(values: NDArray[np.float64], bins: int) -> tuple[float, ...]:
+def equal_count_edges(values: NDArray[np.floating[Any]], bins: int) -> tuple[float, ...]:
+    """Return the inner edges of bins of equal count; see `make_bins`.
+
+    Args:
+        values: Finite numbers, of any precision.
+        bins: Number of bins.
+    """
     if not values.size:
         return ()
     ordered = np.sort(values)
     if ordered[0] == ordered[-1]:
-        return (float(ordered[0]), float(np.nextafter(ordered[0], np.inf)))
+        return (float(ordered[0]), float(np.nextafter(float(ordered[0]), np.inf)))
     cut_positions = np.arange(1, bins) * ordered.size // bins
     cuts = ordered[cut_positions]
     edges = set(cuts.tolist())

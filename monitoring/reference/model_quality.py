@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from monitoring.reference.distributions import make_bins
+from monitoring.reference.distributions import Bins, equal_count_edges
 from monitoring.reference.reference_parts import ColumnReference, ModelReference
-from monitoring.windows.kpi import REQUEST, ROW, SCORE, hit_rate
+from monitoring.windows.kpi import REQUEST, ROW, SCORE, request_hit_shares
 from shortlist.contracts import Columns
 from shortlist.evaluation.metrics.measure import scores_file
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError, auc, log_loss
@@ -21,7 +22,7 @@ from shortlist.evaluation.metrics.scores import ScoredRows, read_scores, read_we
 from shortlist.serving.traffic.sessions import in_session_order, session_bounds
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
-from shortlist.storage.tables import DayTable
+from shortlist.storage.tables import DayTable, iter_row_groups
 from shortlist.tracking.steps import note
 
 MAX_LIST_ROWS: Final = 20
@@ -40,66 +41,107 @@ def measure_models(
         settings: How scores are binned, and how many rows of a list count.
     """
     references: dict[str, ModelReference] = {}
-    lists: pl.DataFrame | None = None
     for model, path in scores.items():
         try:
             rows = read_scores(scores_file(path), "test")
-            if lists is None:
-                lists = _assign_lists(table, data, set(rows.frame[Columns.DAY].unique()))
+            lists = iter_lists(table, data, set(rows.frame[Columns.DAY].unique()))
             references[model] = _measure_model(model, rows, scores_file(path), lists, settings)
         except UnmeasurableError as reason:
             note(f"Live traffic of {model} cannot be compared with its test days: {reason}")
     return references
 
 
-def scores_by_impression(path: Path) -> pl.DataFrame:
-    """Return impression_id, day and score of every validation and test row in a file of scores, or its folder."""
-    return pl.read_parquet(scores_file(path), columns=[Columns.IMPRESSION, Columns.DAY, SCORE])
-
-
 def _measure_model(
-    model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring
+    model: str, test: ScoredRows, path: Path, lists: Iterable[pl.DataFrame], settings: Monitoring
 ) -> ModelReference:
-    weights = test.weights
-    columns = [name for name in (Columns.IMPRESSION, Columns.LABEL, Columns.WEIGHT) if name in test.frame.columns]
-    listed_rows = lists.join(
-        test.frame.select(columns).with_columns(pl.Series(SCORE, test.scores)), on=Columns.IMPRESSION
-    )
-    series_by_name = listed_rows.select(pl.col(Columns.LABEL, SCORE).cast(pl.Float64), pl.col(REQUEST)).to_dict(
-        as_series=True
-    )
-    labels, scores, requests = (series_by_name[name].to_numpy() for name in (Columns.LABEL, SCORE, REQUEST))
+    weights, labels, scores = test.weights, test.stored_labels, test.stored_scores
+    listed = _ListedRows(settings.quality.hit_rate_at, ranks=test.users is not None)
+    for file_lists in lists:
+        listed.add(file_lists, test)
     return ModelReference(
         model=model,
-        scores=_score_distribution(scores_by_impression(path), settings),
-        mean_score=float(np.average(test.scores, weights=weights)),
-        label_rate=float(np.average(test.labels, weights=weights)),
-        auc=auc(test.labels, test.scores, weights),
-        log_loss=log_loss(test.labels, test.scores, weights),
+        scores=_score_distribution(path, settings),
+        mean_score=test.mean_score,
+        label_rate=float(np.average(labels, weights=weights)),
+        auc=auc(labels, scores, weights),
+        log_loss=log_loss(labels, scores, weights),
         gauc=None if test.users is None else gauc(test.labels, test.scores, test.users, weights),
-        ndcg_at_10=None if test.users is None else mean_ndcg(labels, scores, requests, read_weights(listed_rows)),
-        hit_rate=hit_rate(listed_rows, settings.quality.hit_rate_at),
+        ndcg_at_10=listed.ndcg(),
+        hit_rate=listed.hit_rate(),
         rows=test.rows,
     )
 
 
-def _score_distribution(scored: pl.DataFrame, settings: Monitoring) -> ColumnReference:
-    bins = make_bins(scored[SCORE], "numeric", settings.drift)
-    days = scored.sort(Columns.DAY).partition_by(Columns.DAY, maintain_order=True)
-    counts = tuple(tuple(bins.count(day[SCORE]).tolist()) for day in days)
-    values = sum(map(sum, counts))
-    return ColumnReference(bins=bins, counts=counts, nulls=1 - values / scored.height, rows=scored.height)
+class _ListedRows:
+    """Measures of the lists that a replay would ask for, file by file of the log."""
+
+    def __init__(self, at: int, *, ranks: bool) -> None:
+        self._at, self._ranks = at, ranks
+        self._hits: list[pl.DataFrame] = []
+        self._ranked: list[pl.DataFrame] = []
+
+    def add(self, lists: pl.DataFrame, test: ScoredRows) -> None:
+        """Add the lists of a file; rows that were not scored are left out."""
+        if not lists.height:
+            return
+        impressions = test.frame[Columns.IMPRESSION]  # sorted, so that those of a file's rows lie together
+        low, high = lists[Columns.IMPRESSION].min(), lists[Columns.IMPRESSION].max()
+        first, end = impressions.search_sorted(low, "left"), impressions.search_sorted(high, "right")
+        columns = [name for name in (Columns.IMPRESSION, Columns.LABEL, Columns.WEIGHT) if name in test.frame.columns]
+        scored = test.frame.select(columns)[first:end].with_columns(pl.Series(SCORE, test.stored_scores[first:end]))
+        rows = lists.join(scored, on=Columns.IMPRESSION)
+        if not rows.height:
+            return
+        hits = request_hit_shares(rows, self._at)
+        self._hits.append(hits.select(name for name in ("value", Columns.WEIGHT) if name in hits.columns))
+        if self._ranks:
+            kept = [name for name in (Columns.LABEL, SCORE, REQUEST, Columns.WEIGHT) if name in rows.columns]
+            self._ranked.append(rows.select(kept))
+
+    def hit_rate(self) -> float:
+        """Return the hit rate; see `monitoring.windows.kpi.hit_rate`.
+
+        Raises:
+            UnmeasurableError: No list has a scored row.
+        """
+        if not self._hits:
+            raise UnmeasurableError("no rows to measure")
+        hits = pl.concat(self._hits)
+        return float(np.average(hits["value"].to_numpy(), weights=read_weights(hits)))
+
+    def ndcg(self) -> float | None:
+        """Return the mean nDCG@10 of the lists; None where the log names no users."""
+        if not self._ranked:
+            return None
+        rows = pl.concat(self._ranked)
+        labels, scores = (rows[name].cast(pl.Float64).to_numpy() for name in (Columns.LABEL, SCORE))
+        return mean_ndcg(labels, scores, rows[REQUEST].to_numpy(), read_weights(rows))
 
 
-def _assign_lists(table: DayTable, data: Data, days: set[date]) -> pl.DataFrame:
-    """Return impression_id, request_id (the list) and row (the place in the list) of all impressions of some days."""
-    return pl.concat(_iter_file_lists(table, data, days))
+def _score_distribution(path: Path, settings: Monitoring) -> ColumnReference:
+    """Return the distribution of the scores of every validation and test row."""
+    bins = Bins(kind="numeric", edges=equal_count_edges(_finite_scores(path), settings.drift.bins))
+    counts: dict[date, npt.NDArray[np.int64]] = {}
+    rows = 0
+    for piece in iter_row_groups(path, [Columns.DAY, SCORE]):
+        rows += piece.height
+        for (day,), day_rows in piece.group_by(Columns.DAY):
+            counts[day] = counts.get(day, 0) + bins.count(day_rows[SCORE])
+    by_day = tuple(tuple(counts[day].tolist()) for day in sorted(counts))
+    return ColumnReference(bins=bins, counts=by_day, nulls=1 - sum(map(sum, by_day)) / rows, rows=rows)
 
 
-def _iter_file_lists(table: DayTable, data: Data, days: set[date]) -> Iterator[pl.DataFrame]:
+def _finite_scores(path: Path) -> npt.NDArray[np.floating[Any]]:
+    """Return the scores that are neither null nor not finite, as the file holds them."""
+    scores = pl.read_parquet(path, columns=[SCORE])[SCORE].drop_nulls().to_numpy()
+    is_finite = np.isfinite(scores)
+    return scores if is_finite.all() else scores[is_finite]
+
+
+def iter_lists(table: DayTable, data: Data, days: set[date]) -> Iterator[pl.DataFrame]:
+    """Yield, for each file of some days, impression_id, request_id (the list) and row (the place in the list)."""
     columns = [Columns.TIME, Columns.IMPRESSION, *([data.user] if data.user else [])]
     first_list = 0
-    yield pl.DataFrame(schema={Columns.IMPRESSION: pl.Int64, REQUEST: pl.Int64, ROW: pl.Int64})
     for path in table.paths(days):
         frame = in_session_order(pl.read_parquet(path, columns=columns, hive_partitioning=False), data.user)
         bounds = session_bounds(frame, data.user, MAX_LIST_ROWS)

@@ -11,10 +11,11 @@ import polars as pl
 
 from monitoring.reference.column_counts import ColumnCounts
 from monitoring.reference.distributions import Bins, compared_columns, make_bins
-from monitoring.reference.model_quality import scores_by_impression
 from monitoring.windows.group_sample import GroupSample
 from monitoring.windows.known_columns import SLATE_SIZE, empty_as_null, log_columns, with_side_columns
+from monitoring.windows.kpi import SCORE
 from shortlist.contracts import Columns, DataError, Files
+from shortlist.evaluation.metrics.measure import scores_file
 from shortlist.features.declared.plan import plan
 from shortlist.features.declared.slates import SLATE, whole_slates
 from shortlist.features.rows.preprocessing import Preprocessing
@@ -125,8 +126,10 @@ class ReferenceLog:
 
     def _join_scores(self, sample: pl.DataFrame, scores: Mapping[str, Path]) -> pl.DataFrame:
         for model, path in scores.items():
-            model_scores = scores_by_impression(path).select(
-                Columns.IMPRESSION, pl.col("score").alias(f"score:{model}")
+            scored = pl.scan_parquet(scores_file(path)).select(
+                Columns.IMPRESSION, pl.col(SCORE).alias(f"score:{model}")
             )
+            sampled = sample.lazy().select(Columns.IMPRESSION)
+            model_scores = scored.join(sampled, on=Columns.IMPRESSION, how="semi").collect(engine="streaming")
             sample = sample.join(model_scores, on=Columns.IMPRESSION, how="left", maintain_order="left")
         return sample.drop(Columns.IMPRESSION)

@@ -47,7 +47,7 @@ def hit_rate(rows: pl.DataFrame, at: int) -> float:
     >>> hit_rate(rows, at=2)  # a: 0.9 no, the first 0.2 yes: 1/2; b: 1/1
     0.75
     """
-    values = _request_hit_shares(rows, at)
+    values = request_hit_shares(rows, at)
     return float(np.average(values["value"].to_numpy(), weights=read_weights(values)))
 
 
@@ -86,7 +86,7 @@ def measure_rates(
     return {"hit_rate": hits, "label_rate": labels, "mean_score": scores, "rate_error": _absolute_interval(error)}
 
 
-def _request_hit_shares(rows: pl.DataFrame, at: int) -> pl.DataFrame:
+def request_hit_shares(rows: pl.DataFrame, at: int) -> pl.DataFrame:
     """Return every request's share of positives among its best-scored rows, as `value`, with its first row."""
     assert at >= 1
     if not rows.height:
@@ -110,7 +110,7 @@ def _cluster_sums(rows: pl.DataFrame, clusters: Ints, at: int) -> Floats:
     """
     row_weights = _row_weights(rows)
     narrow = rows.select(name for name in (REQUEST, ROW, SCORE, Columns.LABEL) if name in rows.columns)
-    values = _request_hit_shares(
+    values = request_hit_shares(
         narrow.with_columns(pl.Series(Columns.WEIGHT, row_weights), cluster=pl.Series(clusters)), at
     )
     count = int(clusters.max()) + 1

@@ -308,7 +308,8 @@ def test_lists_equal_the_requests_of_a_replay(tmp_path: Path, monkeypatch: pytes
     users = [1, 2, None, 1, 1, 2, 1, 3, 1, None, 1]
     days = [*[plain() for _ in DAYS[:4]], [row(user, number, number % 2) for number, user in enumerate(users)]]
     training = Training(tmp_path, days, chunk_rows=6)  # the day has two files
-    lists = model_quality._assign_lists(model_quality.DayTable.open(training.log, Files.LOG), training.data, {DAYS[4]})
+    table = model_quality.DayTable.open(training.log, Files.LOG)
+    lists = pl.concat(model_quality.iter_lists(table, training.data, {DAYS[4]}))
     first = sum(len(day) for day in days[:4])
     grouped = lists.sort("row").group_by("request_id").agg("impression_id", "row")
     lists_by_request = {
@@ -317,6 +318,24 @@ def test_lists_equal_the_requests_of_a_replay(tmp_path: Path, monkeypatch: pytes
     assert lists_by_request == {tuple(session.items or ()) for session in Sessions(training.data, training.log, rows=3)}
     assert all(rows.to_list() == list(range(len(rows))) for rows in grouped["row"])
     assert len(lists_by_request) == 6
+
+
+def test_files_of_any_size_give_the_same_measures(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+
+    def rows(day: int) -> list[dict[str, Any]]:
+        return [row(user=100 * day + number // 4, label=number % 3 == 0, score=round(float(score), 2))
+                for number, score in enumerate(generator.random(40))]  # fmt: skip
+
+    days = [rows(day) for day in range(len(DAYS))]
+    whole, pieces = (
+        Training(tmp_path / str(chunk_rows), days, chunk_rows=chunk_rows).build().models["xgboost"].model_dump()
+        for chunk_rows in (1_000, 8)  # whole lists in a file
+    )
+    assert {name: value for name, value in pieces.items() if name != "hit_rate"} == {
+        name: value for name, value in whole.items() if name != "hit_rate"
+    }
+    assert pieces["hit_rate"] == pytest.approx(whole["hit_rate"], abs=1e-12)
 
 
 def test_pieces_and_files_of_any_size_give_the_same_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
