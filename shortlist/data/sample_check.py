@@ -28,7 +28,7 @@ from shortlist.data.rules.profile import DayProfile, LogProfile
 from shortlist.data.rules.table_rules import find_problems
 from shortlist.data.side_tables.ingest import side_layout
 from shortlist.data.validate import LogRefusedError, validate
-from shortlist.spec.data import Data, LogFiles
+from shortlist.spec.data import Column, Data, LogFiles
 from shortlist.spec.runtime import Runtime
 
 _PEEK_ROWS: Final = 10_000
@@ -142,7 +142,7 @@ class _SampledTable:
             (failure,) = find_failures("type", flags, column.source_name, raw, describe_type(column, layout.keys))
             yield (
                 f"{self.files[0].name} ({self.layout.table}): {failed:,} of {values:,} values are not of type"
-                f" {column.type}: {failure.detail[0]}"
+                f" {column.type}: {failure.detail[0]}{_suggest_decimal_comma(column, block.columns, failed)}"
             )
             self.readable &= failed <= _MAX_FAILED_SHARE * values
 
@@ -156,6 +156,16 @@ class _SampledTable:
         except DataError as error:
             yield str(error)
             self.readable = False
+
+
+def _suggest_decimal_comma(column: Column, raw: pl.DataFrame, failed: int) -> str:
+    """Return the declaration with which fewer values of a column of numbers fail, as the end of a message."""
+    if column.type != "number" or column.decimal_comma or raw.schema[column.source_name] != pl.String():
+        return ""
+    with_comma = column.model_copy(update={"decimal_comma": True})
+    flags = convert_columns(raw, [with_comma], ()).failed.get(column.name)
+    is_better = flags is None or int(flags.sum()) < failed
+    return "; they have a decimal comma: declare decimal_comma: true" if is_better else ""
 
 
 def _is_readable(files: list[InputFile], layout: FileLayout) -> bool:

@@ -53,6 +53,8 @@ _OUTCOME_PATTERN: Final = (
 )
 _MAX_AUC: Final = 0.85
 _MIN_USERS: Final = 20
+_MIN_REQUESTS: Final = 50
+"""Fewest requests, with a positive row and without one, by which a column of requests is judged."""
 _MAX_SESSIONS: Final = 20
 """Most sessions per user, on average, of a key that no name calls a user."""
 _MAX_REQUEST_ROWS: Final = 500
@@ -164,9 +166,20 @@ def choose_user(log: TableSample, used_columns: Iterable[str | None], behaviour:
     return RoleChoice(owners[0].source, reason, _source_names([*owners[1:], chosen]))
 
 
-def choose_item(log: TableSample, used_columns: Iterable[str | None]) -> RoleChoice:
-    """Return the column that names the item."""
-    return _choose_key(log, _ITEM_PATTERNS, used_columns, "items")
+def choose_item(
+    log: TableSample, used_columns: Iterable[str | None], behaviour: KeyBehaviour, user: str | None
+) -> RoleChoice:
+    """Return the column that names the item; without such a name none whose values live for one user's visit."""
+    owner = log.column(user) if user is not None else None
+    visits = {
+        column.source
+        for column in _key_columns(log, used_columns)
+        if not _matches_any(column, _ITEM_PATTERNS)
+        and (lifetime := behaviour.lifetime(column)) is not None
+        and lifetime.is_session
+        and (owner is None or behaviour.determines(column, owner))
+    }
+    return _choose_key(log, _ITEM_PATTERNS, {*used_columns, *visits}, "items")
 
 
 def choose_request(
@@ -249,8 +262,9 @@ def choose_impression(log: TableSample, used_columns: Iterable[str | None]) -> R
 
 
 def find_outcomes(
-    log: TableSample, label: str | None, labels: pl.Series | None, used_columns: Iterable[str | None]
-) -> dict[str, str]:
+    log: TableSample, label: str | None, labels: pl.Series | None, used_columns: Iterable[str | None],
+    request: str | None,
+) -> dict[str, str]:  # fmt: skip
     """Return the columns that are probably known only after the impression, and why.
 
     Args:
@@ -258,6 +272,7 @@ def find_outcomes(
         label: Source name of the label's column.
         labels: The label of each row, 0 or 1, null where unknown; None: it cannot be told row by row.
         used_columns: Columns that have a role.
+        request: Column that names the request; None: none does.
     """
     reason_by_column: dict[str, str] = {}
     roles = set(used_columns)
@@ -273,7 +288,29 @@ def find_outcomes(
                 reason_by_column[column.source] = (
                     f"alone it orders the labels with an AUC of {auc:.2f}, as only outcomes do"
                 )
+            elif request is not None and (auc := _auc_of_requests(column, labels, log.column(request))) > _MAX_AUC:
+                reason_by_column[column.source] = (
+                    f"it is the same in all rows of a {request}, and says with an AUC of {auc:.2f} whether any of them"
+                    f" has {label} 1, as only outcomes do"
+                )
     return reason_by_column
+
+
+def _auc_of_requests(column: ColumnProfile, labels: pl.Series, request: ColumnProfile) -> float:
+    """Return the AUC of a request's value against whether any of its rows is positive; 0 where rows differ in it."""
+    rows = pl.DataFrame({"request": request.values, "value": column.values, "label": labels})
+    by_request = rows.drop_nulls(["request", "label"]).group_by("request", maintain_order=True)
+    requests = by_request.agg(
+        pl.len().alias("rows"), pl.col("value").n_unique().alias("values"), pl.col("value").first(),
+        pl.col("label").max() > 0,
+    )  # fmt: skip
+    several_rows = requests.filter(pl.col("rows") > 1)
+    is_positive = requests["label"].to_numpy()
+    if several_rows.height < _MIN_REQUESTS or min(is_positive.sum(), (~is_positive).sum()) < _MIN_REQUESTS:
+        return 0.0
+    if int((several_rows["values"] > 1).sum()) > 0.01 * several_rows.height:
+        return 0.0
+    return column_auc(requests["value"], is_positive)
 
 
 def label_values(column: ColumnProfile, positive: Positive | None) -> pl.Series | None:

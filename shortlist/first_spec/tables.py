@@ -321,7 +321,8 @@ def _has_header(lines: pl.DataFrame) -> bool:
 
 def _repeats_below(first: tuple[object, ...], below: pl.DataFrame) -> bool:
     """Whether the values of the first line come again in their columns, but not together as a repeated header does."""
-    repeated = [column for column, value in zip(below.columns, first, strict=True) if (below[column] == value).any()]
+    repeated = [column for column, value in zip(below.columns, first, strict=True)
+                if value is not None and (below[column] == value).any()]  # fmt: skip
     together = below.filter(
         pl.all_horizontal(pl.col(c).eq_missing(pl.lit(v)) for c, v in zip(below.columns, first, strict=True))
     )

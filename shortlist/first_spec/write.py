@@ -82,12 +82,12 @@ def draft_spec(location: Path, ask: Ask, max_left_out: float = 0.2) -> SpecDraft
         draft.comments[time] = "when, on too few days for a split by days: no feature"
     draft.user = ask("user: who it was shown to", roles.choose_user(log, draft.roles, behaviour))
     if not draft.is_paired:
-        draft.item = ask("item: what was shown", roles.choose_item(log, draft.roles))
+        draft.item = ask("item: what was shown", roles.choose_item(log, draft.roles, behaviour, draft.user))
     request = roles.choose_request(log, draft.roles, behaviour, draft.user, draft.is_paired)
     draft.request = ask("request: shared by the rows of one answer", request)
     draft.impression = None if draft.is_paired else roles.choose_impression(log, draft.roles).value
     labels = roles.label_values(column, draft.positive)
-    draft.outcomes = roles.find_outcomes(log, label, labels, draft.roles)
+    draft.outcomes = roles.find_outcomes(log, label, labels, draft.roles, draft.request)
     draft.user_returns = _returns(draft, behaviour)
     if draft.item is not None and draft.clock is not None:
         draft.young_share = behaviour.young_share(log.column(draft.item))

@@ -154,3 +154,15 @@ def test_the_check_command_lists_all_problems_and_exits_with_2(
     output = capsys.readouterr()
     assert "all 3,000 rows match the spec" in output.out
     assert "1 problem(s)\n  1. log.csv (the log): column 'a', 'b' is not declared" in output.err
+
+
+COMMA_ADVICE = "; they have a decimal comma: declare decimal_comma: true"
+
+
+@pytest.mark.parametrize(("price", "advice"), [("{:.2f}", COMMA_ADVICE), ("about {:.2f}", "")])
+def test_a_decimal_comma_is_recognised_where_it_is_not_declared(tmp_path: Path, price: str, advice: str) -> None:
+    texts = [price.format(value).replace(".", ",") for value in log()["price"]]
+    log().with_columns(price=pl.Series(texts)).write_csv(tmp_path / "log.csv", separator=";")
+    data = build_data(source={"kind": "files", "path": "log.csv", "delimiter": ";"}, side_tables=[])
+    (problem,) = check_sample(data, tmp_path).problems
+    assert "price" in problem and problem.endswith(f"wanted a number{advice}")

@@ -138,8 +138,10 @@ def test_na_is_no_value_among_numbers_and_a_value_among_texts(tmp_path: Path) ->
     assert spec.data.by_name["price"].type == "number"
 
 
-def test_the_index_column_that_pandas_writes_is_left_out(tmp_path: Path) -> None:
-    clicks().with_row_index("").write_csv(tmp_path / "log.csv")
+@pytest.mark.parametrize("name", ["", '""'])  # pandas writes the first, Polars the second
+def test_an_index_column_without_a_name_is_left_out(name: str, tmp_path: Path) -> None:
+    text = clicks().with_row_index("").write_csv()
+    (tmp_path / "log.csv").write_text(name + text.removeprefix('""'))
     _, written, spec = first_spec(tmp_path)
     assert written.problems == () and set(spec.data.by_name) == {*clicks().columns} - {"time"}
 
@@ -371,6 +373,30 @@ def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
     assert "promoted" not in draft.comments  # hardly a row has another value
     for column in ("category", "price"):
         assert draft.comments[column].startswith("the item alone determines it: in a table of items")
+
+
+FOREIGN_NAMES = {"search": "korb", "shopper": "kunde", "product": "artikel", "category": "gruppe", "price": "preis",
+                 "clicked": "gekauft"}  # fmt: skip
+
+
+def test_a_basket_is_no_item_though_no_name_says_what_is_one(tmp_path: Path) -> None:
+    visits().select(*FOREIGN_NAMES, "time").rename(FOREIGN_NAMES).write_csv(tmp_path / "log.csv")
+    data = first_spec(tmp_path)[2].data
+    assert (data.user, data.item, data.request) == ("kunde", "artikel", "korb")
+
+
+def test_a_column_that_says_whether_any_row_of_a_request_is_positive_is_an_outcome(tmp_path: Path) -> None:
+    log = visits().drop("session_id")
+    bought = (pl.col("price") * pl.col("clicked")).sum().over("search")
+    honest = {"till": pl.col("search") % 7, "page_seen": pl.col("search").hash(seed=1) % 1_000}
+    log.with_columns(total=bought, **honest).write_csv(tmp_path / "log.csv")
+    draft, _, spec = first_spec(tmp_path)
+    assert draft.outcomes.keys() == {"total", "rank"} - {draft.position}
+    assert draft.outcomes["total"] == (
+        "it is the same in all rows of a search, and says with an AUC of 1.00 whether any of them has clicked 1, as"
+        " only outcomes do"
+    )
+    assert spec.data.by_name["total"].known == "after"
 
 
 @pytest.mark.parametrize("left_out", [[], ["search"]], ids=["requests have a key", "rows of one moment"])
