@@ -55,6 +55,8 @@ class Columns:
     """Track that scored a collected row, stable or canary; null like SERVED_VERSION."""
     COUNTS_DELAY: Final = "counts_delay_ms"
     """Float32: delay of the counts of open tiles when a collected row was scored; null where none were read."""
+    UNCOUNTED: Final = "uncounted"
+    """Boolean: the counts of open tiles lack a collected row, being beyond a share; null where none says it."""
     WEIGHT: Final = "impression_weight"
     """Float32: number of impressions that a row represents; more than 1 where the prediction log is sampled."""
     GLOBAL_KEY: Final = "everything"

@@ -85,6 +85,7 @@ class LiveRows:
                     requests["version"][request_index].cast(pl.Int64).alias(Columns.SERVED_VERSION),
                     requests["track"][request_index].alias(Columns.SERVED_TRACK),
                     requests["counts_delay_ms"][request_index].alias(Columns.COUNTS_DELAY),
+                    _uncounted(requests["uncounted_rows"], np.cumsum(lengths) - lengths, row),
                     requests.select(impression_weight(self._serving.log.sampling)).to_series()[request_index],
                     answer.alias(ANSWERED),
                     *self._contributors(requests, unfold),
@@ -131,8 +132,16 @@ def collected_columns(data: Data) -> list[str]:
     source = [Columns.SOURCE_FILE, Columns.SOURCE_LINE]
     row = [Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.LABEL]
     declared = [column.name for column in data.columns if column.name not in (data.label, data.impression)]
-    served = [Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY]
+    served = [Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY, Columns.UNCOUNTED]
     return [*source, *row, *declared, *served, Columns.WEIGHT, ANSWERED, *CONTRIBUTORS]
+
+
+def _uncounted(rows_by_request: pl.Series, starts: Ints, row: Ints) -> pl.Series:
+    """Return which rows live counts lack, given the numbers of such rows in each request, and where its rows start."""
+    places = pl.DataFrame({"row": rows_by_request, "start": starts}).explode("row").drop_nulls()
+    is_uncounted = np.zeros(len(row), np.bool_)
+    is_uncounted[(places["start"] + places["row"]).to_numpy()] = True
+    return pl.Series(Columns.UNCOUNTED, is_uncounted)
 
 
 def _impression_ids(requests: pl.DataFrame, request_index: Ints, row: Ints) -> pl.Series:

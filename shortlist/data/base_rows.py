@@ -42,7 +42,8 @@ class BaseRows:
             )
         rows = rows.with_columns(
             pl.lit(None, pl.Int64).alias(Columns.SERVED_VERSION), pl.lit(None, pl.String).alias(Columns.SERVED_TRACK),
-            pl.lit(None, pl.Float32).alias(Columns.COUNTS_DELAY), pl.lit(1.0, pl.Float32).alias(Columns.WEIGHT),
+            pl.lit(None, pl.Float32).alias(Columns.COUNTS_DELAY), pl.lit(None, pl.Boolean).alias(Columns.UNCOUNTED),
+            pl.lit(1.0, pl.Float32).alias(Columns.WEIGHT),
         )  # fmt: skip
         self.schema = rows.schema
         newest = rows[Columns.TIME].max()

@@ -73,6 +73,7 @@ def _collected_rows(data: Data, seen: pl.DataFrame, sent: Sequence[str], first_i
         Columns.SERVED_VERSION: seen[VERSION].cast(pl.Int64),
         Columns.SERVED_TRACK: pl.repeat("stable", count, eager=True),
         Columns.COUNTS_DELAY: pl.repeat(None, count, dtype=pl.Float32(), eager=True),
+        Columns.UNCOUNTED: pl.repeat(None, count, dtype=pl.Boolean(), eager=True),
         Columns.WEIGHT: pl.repeat(1.0, count, dtype=pl.Float32(), eager=True),
         ANSWERED: times,
         BY_REQUEST: codes_of(seen["request_id"].cast(pl.String)).reinterpret(signed=False),

@@ -447,6 +447,13 @@ class Split(Section):
     """Last days, for gates and reports; no model is trained on them."""
 
 
+TYPICAL_CONTRIBUTIONS: Final = 10
+"""Everybody may contribute this many times as much as the median one: among few users, each has a large share. With
+290 users a day of a generated log, 4 times would leave out 6 % of the rows, 10 times 0.1 %."""
+TYPICAL_CONTRIBUTIONS_TO_ITEM: Final = 4
+"""The same for the rows of one item, which most users see once a day."""
+
+
 class Live(Section):
     """Served traffic as training data: predictions joined with their outcomes become days of the log."""
 
@@ -470,8 +477,10 @@ class Live(Section):
     were declared."""
     max_share: float = Field(default=0.01, gt=0.0, le=1.0)
     """Largest share of a day's collected rows, and of those of each item, from one request, one user or one sender;
-    further ones are quarantined. Nobody is cut below ten times the median of the day, or four times that of an item,
-    and no sender that vouches for its users (`serving.backends`)."""
+    further ones are quarantined. The same of the live counts of a tile (`features.streaming`), and of each value in it,
+    from a user or a sender; further rows are not counted. Nobody is cut below ten times the median of the day or of the
+    last tiles, or four times that of an item or value, and no sender that vouches for its users (`serving.backends`).
+    """
     since: AwareDatetime | None = None
     """The time from which rows are collected. The log in `data.source` must end before it; a generated log always
     does. null: all rows that are later than the newest row of that log."""

@@ -10,6 +10,8 @@ from typing import Final
 
 import polars as pl
 
+from shortlist.spec.data import TYPICAL_CONTRIBUTIONS, TYPICAL_CONTRIBUTIONS_TO_ITEM
+
 BY_REQUEST: Final = ":request"
 BY_USER: Final = ":user"
 BY_SENDER: Final = ":sender"
@@ -19,11 +21,6 @@ ROW_ID: Final = ":row"
 """Column with the identity of a row, by whose hash rows are left out."""
 AMOUNT: Final = ":amount"
 """Column with the number of rows that a row stands for."""
-_TYPICAL: Final = 10
-"""Everybody may contribute this many times as much as the median one: among few users, each has a large share. With
-290 users a day of a generated log, 4 times would leave out 6 % of the rows, 10 times 0.1 %."""
-_TYPICAL_OF_ITEM: Final = 4
-"""The same for the rows of one item, which most users see once a day."""
 _GROUP, _NAME, _PLACE, _COUNT, _CAP, _TOTAL = ":group", ":name", ":place", ":count", ":cap", ":total"
 
 
@@ -41,13 +38,15 @@ def find_excesses(rows: pl.DataFrame, share: float, item: str | None = None) -> 
     for by in CONTRIBUTORS:
         for of in dict.fromkeys((None, item)) if rows[by].count() else ():
             places = reasons.is_null().arg_true()
-            typical = _TYPICAL if of is None else 1 if by == BY_REQUEST else _TYPICAL_OF_ITEM
+            typical = TYPICAL_CONTRIBUTIONS if of is None else 1 if by == BY_REQUEST else TYPICAL_CONTRIBUTIONS_TO_ITEM
             excess = find_excess(rows[places], by, share, of, typical)
             reasons = reasons.scatter(places, excess)
     return reasons
 
 
-def find_excess(rows: pl.DataFrame, by: str, share: float, of: str | None = None, typical: int = _TYPICAL) -> pl.Series:
+def find_excess(
+    rows: pl.DataFrame, by: str, share: float, of: str | None = None, typical: int = TYPICAL_CONTRIBUTIONS
+) -> pl.Series:
     """Return why rows are beyond the share of who contributed them; null where they are not.
 
     The largest contributions are cut to one size: the share of what is left, but at least `typical` times the median

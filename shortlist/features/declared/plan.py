@@ -250,6 +250,9 @@ def _streaming(
         longest_outcome=None if longest is None else parse_duration(longest),
         clock_skew=parse_duration(data.live.max_clock_skew),
         lists=tuple(dict.fromkeys(lists.values())),
+        user=data.user,
+        item=data.item,
+        max_share=data.live.max_share,
         max_bytes=features.streaming.max_bytes,
         max_count_bytes=features.streaming.max_count_bytes,
     )

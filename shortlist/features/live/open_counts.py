@@ -79,10 +79,11 @@ class OpenCounts:
         tiles = streaming.tiles
         first = (start_of(day, tiles.timezone) - tiles.delay).astimezone(ZoneInfo(tiles.timezone)).date()
         days_to_read = {log_day for log_day in table.by_day if first - timedelta(days=1) < log_day <= day}
-        columns_to_read = [*streaming.columns, Columns.TIME, Columns.LABEL]
-        rows = (
-            table.scan(days_to_read).select(*columns_to_read, Columns.IMPRESSION).sort(Columns.TIME, Columns.IMPRESSION)
-        )
+        columns_to_read = [*streaming.columns, Columns.TIME, Columns.LABEL, Columns.IMPRESSION]
+        rows = table.scan(days_to_read)
+        if Columns.UNCOUNTED in rows.collect_schema():
+            rows = rows.filter(~pl.col(Columns.UNCOUNTED).fill_null(value=False))
+        rows = rows.select(columns_to_read).sort(Columns.TIME, Columns.IMPRESSION)
         return cls(streaming, rows.collect())
 
     def columns(self, rows: pl.DataFrame) -> pl.DataFrame:

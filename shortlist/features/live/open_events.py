@@ -60,6 +60,12 @@ class StreamingPlan:
     """How much later than the answer an impression may be, by another clock; it then counts at the answer."""
     lists: tuple[OpenList, ...] = ()
     """Lists of events."""
+    user: str | None = None
+    """Column of the log with the user."""
+    item: str | None = None
+    """Column of the log with the item."""
+    max_share: float = 1.0
+    """Largest share of the rows of a tile, and of those of a value, from one contributor; 1: any. See `OpenShares`."""
     max_bytes: int = field(default=2**30, compare=False, repr=False)
     """Memory of the lists that a server keeps; see `OpenSessions`."""
 
@@ -104,6 +110,10 @@ class AnsweredRequest:
     rows: int
     sender: str = ""
     """Another sender's request with the same id is another one, for clients choose ids."""
+    contributors: Sequence[str | None] = field(default_factory=list)
+    """Who contributed each row, or all; see `OpenShares`. Nobody: a server that vouches for users without names."""
+    uncounted: Sequence[int] = field(default_factory=list)
+    """Rows that do not count, being beyond the share of who contributed them."""
 
 
 @dataclass(frozen=True)
@@ -128,15 +138,25 @@ class OpenRequest:
     bytes: int = field(default=0, compare=False)
     """Approximate memory."""
 
+    def __post_init__(self) -> None:
+        """Keep which rows do not count."""
+        self._uncounted = frozenset(self.impressions.uncounted)
+
     def time_of(self, row: int) -> int:
         """Return the time of a row."""
         times = self.impressions.times
         return times[row if len(times) > 1 else 0]
 
     def rows_at(self, time: int) -> Sequence[int]:
-        """Return the rows of a time."""
+        """Return the rows of a time that count."""
         times, rows = self.impressions.times, range(self.impressions.rows)
-        return rows if len(times) == 1 else [row for row in rows if times[row] == time]
+        if len(times) == 1 and not self._uncounted:
+            return rows
+        return [row for row in rows if self.counts(row) and times[row if len(times) > 1 else 0] == time]
+
+    def counts(self, row: int) -> bool:
+        """Whether a row counts."""
+        return row not in self._uncounted
 
     def key_values(self, key: CountedKey, rows: Sequence[int]) -> Sequence[Key | None]:
         """Return the value of a counted key in some rows; nothing where a column is missing."""

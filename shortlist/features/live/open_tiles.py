@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import heappop, heappush
 from itertools import chain
@@ -26,6 +26,7 @@ from shortlist.features.live.open_events import (
     key_name,
 )
 from shortlist.features.live.open_sessions import OpenSessions, Sessions
+from shortlist.features.live.open_shares import OpenShares, SharesState
 from shortlist.features.values.ordered_events import Ints
 
 Pending = list[tuple[int, int, OpenRequest]]
@@ -119,10 +120,15 @@ class OpenState:
     uncounted: int = 0
     lacks_until: int = BEFORE_ALL_TIMES
     """Time of the newest row that was not counted."""
+    shares: SharesState = field(default_factory=SharesState)
+    """Who contributed the counted rows."""
 
 
 class OpenTiles:
     """Counts impressions and their labels in the order in which they become visible.
+
+    Rows beyond the share of who contributed them are not counted: the server that answers a request decides which, and
+    the event says it.
 
     Where the declared memory is used up, fully counted requests are forgotten; if that is not enough, new rows are not
     counted, and the counts lack them until the tile is complete.
@@ -145,6 +151,9 @@ class OpenTiles:
         self._tile_bounds = (0, 0)
         self._lacks_until = BEFORE_ALL_TIMES
         self._count_bytes: dict[int, int] = {}
+        self._shares = OpenShares(streaming)
+        self._max_bytes = streaming.max_count_bytes - self._shares.max_bytes
+        self._decided: dict[tuple[str, str], Sequence[int]] = {}
         self.bytes = 0
         """Approximate memory of the counts and the requests."""
         self.uncounted = 0
@@ -165,7 +174,7 @@ class OpenTiles:
             [*chain.from_iterable(map(dict.values, self._requests.values()))],
             self._to_show.copy(), self._to_settle.copy(), self._to_forget.copy(),
             [list(outcomes) for outcomes in self._unmatched.values()],
-            self.sessions.state(), self.uncounted, self._lacks_until,
+            self.sessions.state(), self.uncounted, self._lacks_until, self._shares.state(),
         )  # fmt: skip
 
     def restore(self, state: OpenState) -> None:
@@ -180,6 +189,7 @@ class OpenTiles:
         self._to_show, self._to_settle, self._to_forget = state.to_show, state.to_settle, state.to_forget
         self._unmatched = OrderedDict((outcomes[0].request, [*outcomes]) for outcomes in state.unmatched)
         self.sessions.restore(state.sessions)
+        self._shares.restore(state.shares)
         self._unmatched_count = sum(map(len, self._unmatched.values()))
         self._count_bytes = {start: counts.bytes for start, counts in self._tiles.items()}
         self.bytes = sum(request.bytes for request in state.requests) + sum(self._count_bytes.values())
@@ -192,10 +202,28 @@ class OpenTiles:
         """The moment from which impressions are counted; views can hold all earlier ones."""
         return self._open_since
 
+    def decide(self, impressions: AnsweredRequest) -> AnsweredRequest:
+        """Return a request with the rows that do not count, for `add_request`; of a repeated one, the same ones."""
+        identity = impressions.request, impressions.sender
+        earlier = self._requests.get(impressions.request, {}).get(impressions.sender)
+        uncounted = self._decided.get(identity) if earlier is None else earlier.impressions.uncounted
+        if uncounted is None:
+            uncounted = self._decided[identity] = self._shares.admit(impressions, self._open_since)
+        if not uncounted:
+            return impressions
+        return replace(impressions, uncounted=[row for row in uncounted if row < impressions.rows])
+
+    def forget_decision(self, impressions: AnsweredRequest) -> None:
+        """Forget a request that is never added."""
+        self._decided.pop((impressions.request, impressions.sender), None)
+
     def add_request(self, impressions: AnsweredRequest) -> None:
         """Add the rows of a request; a repeated request is ignored."""
+        is_decided = self._decided.pop((impressions.request, impressions.sender), None) is not None
         if impressions.sender in self._requests.get(impressions.request, ()):
             return
+        if not is_decided:
+            self._shares.add(impressions, self._open_since)
         request, latest = OpenRequest(impressions), impressions.answered + self._streaming.clock_skew_us
         request.bytes = _request_bytes(impressions)
         if not self._has_room(request.bytes):
@@ -231,7 +259,8 @@ class OpenTiles:
 
     def _add_outcome_of(self, request: OpenRequest, outcome: RowOutcome) -> None:
         moment = max(outcome.time, request.impressions.answered)  # clients say when it happened
-        if not 0 <= outcome.row < request.impressions.rows or not self._is_in_time(request, moment):
+        is_counted = 0 <= outcome.row < request.impressions.rows and request.counts(outcome.row)
+        if not is_counted or not self._is_in_time(request, moment):
             return
         previous_label = request.labels.get(outcome.row)
         if previous_label is not None and previous_label >= (moment, outcome.label):
@@ -264,6 +293,7 @@ class OpenTiles:
         open_since = self._streaming.tiles.tile_bounds(max(0, now - outcome_delay))[0]
         self._count_until(open_since, open_since)
         closed = [self._closed(start) for start in sorted(self._tiles) if start < open_since]
+        self._shares.close_before(open_since)
         self._open_since = open_since
         self._count_until(now - delay, now - delay - outcome_delay)
         forget_before = now - delay - outcome_delay - _OUTCOME_GRACE_US
@@ -297,7 +327,7 @@ class OpenTiles:
 
     def _has_room(self, size: int) -> bool:
         """Return whether so many bytes fit; forget fully counted requests where they do not."""
-        max_bytes = self._streaming.max_count_bytes - size
+        max_bytes = self._max_bytes - size
         settled = self._now - self._streaming.delay_us - self._streaming.outcome_delay_us
         while self.bytes > max_bytes and self._to_forget and self._to_forget[0][0] < settled:
             self._forget_oldest()
@@ -339,7 +369,7 @@ class OpenTiles:
         self, time: int, counted: Mapping[str, dict[Key, int]], request: OpenRequest, rows: Sequence[int], change: int
     ) -> None:
         """Change the counts of the values of some rows; new values are counted as long as there is room."""
-        start, max_bytes = self._tile_bounds[0], self._streaming.max_count_bytes
+        start, max_bytes = self._tile_bounds[0], self._max_bytes
         added, left_out = 0, 0
         for key in self._streaming.keys:
             counts = counted[key_name(key)]

@@ -20,12 +20,13 @@ import orjson
 
 from shortlist.features.live.open_events import AnsweredRequest, OpenRequest, RowOutcome, StreamingPlan
 from shortlist.features.live.open_sessions import Sessions
+from shortlist.features.live.open_shares import SharesState, TileShares
 from shortlist.features.live.open_tiles import BEFORE_ALL_TIMES, OpenState, Pending, TileCounts
 from shortlist.storage.append_log.segments import frame, iter_frames
 
 SUFFIX: Final = ".checkpoint"
 _Item = TypeVar("_Item")
-_FORMAT: Final = 7
+_FORMAT: Final = 8
 _ITEMS_PER_RECORD: Final = 1_000
 """Most items of a record: encoding it blocks other threads for about a millisecond."""
 
@@ -111,6 +112,13 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
             for key, values in getattr(counts, kind.name).items():
                 yield ["tile", start, kind.name, key, []]  # also for keys without counts
                 yield from (["tile", start, kind.name, key, batch] for batch in _batches(values.items()))
+    shares = state.shares
+    yield ["shares", shares.recent, shares.rows_before, shares.only, shares.several]
+    for start, tile in shares.tiles.items():
+        yield ["tile_shares", start, tile.users, tile.senders, tile.is_sampled, len(tile.groups)]
+        for place, group in enumerate(tile.groups):
+            contributions = ((value, *pair) for value, counts in group.items() for pair in [*counts.items()])
+            yield from (["contributions", start, place, batch] for batch in _batches(contributions))
     for start, views in state.sessions.items():
         for view, keys in views.items():
             encoded_events = ((key, b64encode(events).decode()) for key, events in keys.items())
@@ -135,6 +143,8 @@ def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> Eve
     pending_by_name: dict[str, list[tuple[int, int]]] = {"to_show": [], "to_settle": [], "to_forget": []}
     unmatched: list[Sequence[RowOutcome]] = []
     sessions: Sessions = {}
+    tile_shares: dict[int, TileShares] = {}
+    shares = SharesState()
     counters: list[Any] = []
     for kind, *values in checkpoint_records:
         if kind == "about":
@@ -142,6 +152,15 @@ def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> Eve
         elif kind == "tile":
             start, name, key, counts = values
             getattr(tiles.setdefault(start, TileCounts({}, {}, {})), name).setdefault(key, {}).update(counts)
+        elif kind == "shares":
+            shares = SharesState(tile_shares, *values)
+        elif kind == "tile_shares":
+            start, users, senders, is_sampled, groups = values
+            tile_shares[start] = TileShares([{} for _ in range(groups)], users, senders, is_sampled)
+        elif kind == "contributions":
+            start, place, contributions = values
+            for value, name, rows in contributions:
+                tile_shares[start].groups[place].setdefault(value, {})[name] = rows
         elif kind == "sessions":
             start, view, encoded_events = values
             events_by_key = sessions.setdefault(start, {}).setdefault(view, {})
@@ -157,7 +176,7 @@ def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> Eve
     _settle(requests, to_settle, plan)
     state = OpenState(
         now, open_since, too_late, tiles, requests, to_show, to_settle, to_forget, unmatched, sessions,
-        uncounted, BEFORE_ALL_TIMES if lacks_until is None else lacks_until,
+        uncounted, BEFORE_ALL_TIMES if lacks_until is None else lacks_until, shares,
     )  # fmt: skip
     return EventCheckpoint(state, events, outcomes)
 
@@ -171,6 +190,8 @@ def _request_values(request: OpenRequest) -> list[Any]:
         impressions.keys,
         impressions.rows,
         impressions.sender,
+        impressions.contributors,
+        impressions.uncounted,
         list(request.labels.items()),
     ]
 

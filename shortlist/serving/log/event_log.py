@@ -21,7 +21,8 @@ _ANY_OFFSET: Final = 2**63
 
 def encode_event(event: AnsweredRequest) -> bytes:
     """Return the record of an event."""
-    return orjson.dumps((event.request, event.answered, event.times, event.keys, event.rows, event.sender))
+    who = event.sender, event.contributors, event.uncounted
+    return orjson.dumps((event.request, event.answered, event.times, event.keys, event.rows, *who))
 
 
 def decode_event(record: bytes) -> AnsweredRequest:

@@ -25,6 +25,7 @@ _ANSWERS: Final = {
     "latency_ms": pa.float32(),  # inside the server
     "degraded": pa.bool_(),  # features could not be read and count as unknown
     "counts_delay_ms": pa.float32(),  # how far behind the counts of the open tiles were; null where nothing is counted
+    "uncounted_rows": pa.list_(pa.int64()),  # rows that live counts lack, being beyond a share; null: none
     "sampling": pa.float32(),  # share of the answers that were logged when this one was
     "items": pa.list_(pa.int64()),  # item keys, in the order of the request; null for logs without items
     "scores": pa.list_(pa.float32()),

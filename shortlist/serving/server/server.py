@@ -255,6 +255,7 @@ class ServerComponents:
                 ("events_too_late", "Rows and outcomes whose tile was closed", lambda: counts.too_late),
                 ("events_delay_seconds", "Delay of the counts of open tiles", lambda: counts.delay_seconds),
                 ("events_uncounted", "Rows not counted for lack of memory", lambda: counts.uncounted),
+                ("events_beyond_share", "Rows beyond a share, which do not count", lambda: counts.beyond_share),
                 ("events_bytes", "Memory of counts and of requests without outcomes", lambda: counts.bytes),
                 ("sessions_bytes", "Memory of the events in live sequences", lambda: counts.sessions_bytes),
                 ("sessions_dropped", "Keys whose events were dropped for lack of memory", lambda: counts.dropped),
@@ -289,7 +290,7 @@ def _event_counts(settings: ServerSettings, plan: Plan) -> EventCounts | None:
     if plan.streaming is None:
         return None
     folders = settings.predictions.with_name("events"), settings.predictions.with_name("outcomes")
-    return EventCounts(plan.streaming, plan.declared.data, *folders)
+    return EventCounts(plan.streaming, plan.declared.data, *folders, settings.serving)
 
 
 def grpc_options(limits: Limits) -> list[tuple[str, int]]:

@@ -37,6 +37,14 @@ def test_rows_have_the_logs_columns_and_label_0_without_an_outcome(shop: Shop) -
     )
 
 
+def test_rows_that_live_counts_lack_are_marked(shop: Shop) -> None:
+    shop.answer({"request_id": "a"}, {"request_id": "b", "uncounted_rows": [1]}, {"request_id": "c"})
+    shop.outcome({"request_id": "a", "row": 0})
+    shop.collect()
+    rows = shop.rows().sort(Columns.SOURCE_LINE)
+    assert rows[Columns.UNCOUNTED].to_list() == [False, False, False, True, False, False]
+
+
 def test_a_row_waits_until_its_outcome_is_due_and_the_logs_have_settled(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})

@@ -101,6 +101,51 @@ def test_an_incomplete_checkpoint_is_ignored_and_all_events_are_read(kept_bytes:
     restarted.stop()
 
 
+def test_a_start_keeps_who_contributed_what_counts(tmp_path: Path) -> None:
+    """Rows of another user or sender do not count after a start either, whether in the checkpoint or after it."""
+    plan = replace(PLAN, keys=(("page",), ("user_id", "page")), user="user_id", max_share=0.01)
+    now = time.time_ns() // 1000
+    requests = [
+        AnsweredRequest(
+            f"{number}", now, [now], {"page": [["home", 1.5, None][number % 3]]}, 1, "", [f"u{number % 70}"]
+        )
+        for number in range(600)
+    ]
+    hostile = AnsweredRequest("hostile", now, [now], {"page": ["home"]}, 9, "x", ["s192.0.2.7"])
+
+    def started() -> EventCounts:
+        counted = EventCounts(plan, DATA, tmp_path / "events", tmp_path / "outcomes")
+        counted.poll()
+        return counted
+
+    def append(events: list[AnsweredRequest]) -> None:
+        stream = open_free_stream(tmp_path / "events")
+        stream.append([encode_event(event) for event in events]).result(10)
+        stream.close()
+
+    append(requests)
+    first = started()
+    shares = first._tiles.state().shares
+    (tile,) = shares.tiles.values()
+    assert tile.whole["u3"] == 9
+    decided = first._tiles.decide(hostile)
+    assert len(decided.uncounted) == 6  # 0.01 (200 + c) are two, and a typical user has three
+    append([decided])
+    first.poll()
+    first._write_checkpoint()
+    first.stop()
+    restarted = started()
+    assert restarted.counted == 0  # all of it was in the checkpoint
+    again = replace(hostile, request="again")
+    assert len(restarted._tiles.decide(again).uncounted) == 9
+    assert restarted._tiles._shares.state().tiles.keys() == shares.tiles.keys()
+    append([replace(requests[0], request="later", contributors=["ulater"])])
+    restarted.poll()
+    (tile,) = restarted._tiles.state().shares.tiles.values()
+    assert (tile.whole["u3"], tile.whole["ulater"], tile.whole["s192.0.2.7"], tile.senders) == (9, 1, 3, 3)
+    restarted.stop()
+
+
 def test_servers_with_another_plan_do_not_read_the_checkpoint(counted: Path) -> None:
     other_plan = StreamingPlan((("user_id",), ("page",)), PLAN.tiles, PLAN.delay)
     assert read_checkpoint(checkpoint_path(counted / "events", other_plan), other_plan) is None

@@ -59,6 +59,7 @@ def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
         1.5,
         False,
         None,
+        None,
         1.0,
         np.arange(rows),
         scores,
@@ -96,7 +97,7 @@ def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     assert log.add(prediction("a"))
     null_values = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES, *NO_SLATE)
     assert log.add(
-        (NOW, "b", None, False, None, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *null_values)
+        (NOW, "b", None, False, None, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, None, 0.5, *null_values)
     )
     log.close()
     first, second = logged_rows(tmp_path, PREDICTIONS).to_dicts()

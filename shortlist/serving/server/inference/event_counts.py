@@ -6,9 +6,11 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ from shortlist.features.live.open_events import (
 )
 from shortlist.features.live.open_lists import open_list_column
 from shortlist.features.live.open_sessions import EventLists
+from shortlist.features.live.open_shares import describe_contributor, name_sender, name_user
 from shortlist.features.live.open_tiles import ClosedTile, OpenTiles
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.event_checkpoint import (
@@ -46,8 +49,10 @@ from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.features.columns import Column, Ragged
 from shortlist.serving.server.request_inputs.input_reader import Inputs
 from shortlist.serving.server.request_inputs.input_types import request_times
+from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data
+from shortlist.spec.serving import Serving
 from shortlist.storage.append_log.segments import MAX_RECORD_BYTES
 from shortlist.storage.append_log.writer import AppendLogError, FreeStream
 
@@ -67,6 +72,9 @@ _REQUESTS_PER_LOCK: Final = 64
 """Requests that are counted while the lock is held."""
 _ROWS_PER_LOCK: Final = 10_000
 """Approximate rows that are counted while the lock is held."""
+_MAX_NAMES_BEYOND_SHARE: Final = 1_000
+"""Most contributors whose uncounted rows are kept for the next message."""
+NO_BACKENDS: Final = Serving()
 
 
 class EventCounts:
@@ -77,10 +85,14 @@ class EventCounts:
         data: Declared columns of the log.
         events: Folder of the event log.
         outcomes: Folder of the outcome log.
+        serving: Says who vouches for users.
     """
 
-    def __init__(self, streaming: StreamingPlan, data: Data, events: Path, outcomes: Path) -> None:
+    def __init__(
+        self, streaming: StreamingPlan, data: Data, events: Path, outcomes: Path, serving: Serving = NO_BACKENDS
+    ) -> None:
         self._streaming = streaming
+        self._vouches_for_users = cache(serving.vouches_for_users)
         self._events = events
         self._outcome_log = ServingLog.on_disk(outcomes, outcome_schema(item_type(data)))
         retention = streaming.tiles.length + 2 * streaming.tiles.delay + streaming.delay + _RETENTION_MARGIN
@@ -98,6 +110,9 @@ class EventCounts:
         """All rows acknowledged before this time are counted, in seconds since 1970; None before the first poll."""
         self.counted = 0
         """Number of rows and outcomes that were counted."""
+        self.beyond_share = 0
+        """Number of answered rows that are not counted, being beyond the share of who contributed them."""
+        self._beyond_by_name: Counter[str] = Counter()
 
     @property
     def problem(self) -> str | None:
@@ -166,28 +181,40 @@ class EventCounts:
             len(text) for column in texts if isinstance(column, list) for text in column if text is not None
         )
         numbers = inputs.rows * (len(self._streaming.columns) + 1)
+        if self._streaming.max_share < 1:  # each row's contributor, and which rows do not count
+            numbers += 3 * inputs.rows
         if (max_bytes := _MAX_BYTES_PER_CHARACTER * characters + _MAX_BYTES_PER_NUMBER * numbers) > MAX_RECORD_BYTES:
             raise BadRequestError(
                 f"inputs {', '.join(self._streaming.columns)}: their {inputs.rows} rows may take {max_bytes} bytes of"
                 f" the event log; wanted at most {MAX_RECORD_BYTES}"
             )
 
-    async def log_rows(self, request_id: str, answered_at: int, inputs: Inputs, sender: str = "") -> None:
-        """Write the rows of a response to the event log; they are on disk when this returns.
+    def decide(self, request_id: str, answered_at: int, inputs: Inputs, context: RequestContext) -> AnsweredRequest:
+        """Return the event of a response, which says which of its rows count.
 
         Args:
             request_id: Its id.
             answered_at: Microseconds since 1970-01-01 UTC.
             inputs: Of the request.
-            sender: Of the request.
+            context: Headers of the request.
         """
         keys = {key: self._values(inputs, key) for key in self._streaming.columns if key in inputs.sent}
         times = self._counted_times(inputs, answered_at)
-        event = AnsweredRequest(request_id, answered_at, times, keys, inputs.rows, sender)
+        contributors = self._contributors(inputs, context)
+        event = AnsweredRequest(request_id, answered_at, times, keys, inputs.rows, context.sender or "", contributors)
+        with self._count_lock:
+            event = self._tiles.decide(event)
+        if event.uncounted:
+            self._note_beyond_share(event)
+        return event
+
+    async def log_rows(self, event: AnsweredRequest) -> None:
+        """Write the rows of a response to the event log; they are on disk when this returns."""
         try:
             await asyncio.wrap_future(self.append(event))
-        except AppendLogError:
-            return  # reported by `problem`; the client still gets its scores
+        except AppendLogError:  # reported by `problem`; the client still gets its scores
+            with self._count_lock:
+                self._tiles.forget_decision(event)
 
     def append(self, event: AnsweredRequest) -> Future[None]:
         """Append an event; the future is done when it is on disk, or holds an `AppendLogError`."""
@@ -232,6 +259,7 @@ class EventCounts:
         if not self._reader.is_stuck or self.counted_at is None:
             self.counted_at = began
         if began - self._checkpointed_at >= _CHECKPOINT_SECONDS:
+            self._log_beyond_share()
             remove_old_events(self._events, self._retention_seconds)
             remove_old_checkpoints(self._events, self._retention_seconds)
             self._write_checkpoint()
@@ -304,6 +332,28 @@ class EventCounts:
         if isinstance(sent, np.ndarray):
             return [None if value == NO_CODE or value != value else value for value in sent.tolist()]  # noqa: PLR0124
         return list(sent)
+
+    def _contributors(self, inputs: Inputs, context: RequestContext) -> list[str | None]:
+        if not self._vouches_for_users(context.sender):
+            return [name_sender(context.sender or "")]
+        user = self._streaming.user
+        users = [None] if user is None or user not in inputs.sent else self._values(inputs, user)
+        return [name_user(context.user if user is None else user) for user in users]
+
+    def _note_beyond_share(self, event: AnsweredRequest) -> None:
+        self.beyond_share += len(event.uncounted)
+        name = event.contributors[event.uncounted[0] if len(event.contributors) > 1 else 0]
+        if name is not None and (name in self._beyond_by_name or len(self._beyond_by_name) < _MAX_NAMES_BEYOND_SHARE):
+            self._beyond_by_name[name] += len(event.uncounted)
+
+    def _log_beyond_share(self) -> None:
+        names, self._beyond_by_name = self._beyond_by_name, Counter()
+        for name, rows in names.most_common(1):
+            _log.warning(
+                "live counts lack %d rows of the last minute, %d of them of %s %r, beyond their share of a tile or of"
+                " one of its values (data.live.max_share %s); a sender that is a server of the application belongs"
+                " into serving.backends", names.total(), rows, *describe_contributor(name), self._streaming.max_share,
+            )  # fmt: skip
 
     def _log_closed_tile(self, tile: ClosedTile) -> None:
         for name in map(key_name, self._streaming.keys[:1]):

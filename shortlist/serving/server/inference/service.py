@@ -346,13 +346,16 @@ class Service:
             times: Start of the request in microseconds since 1970-01-01 UTC, and its duration in milliseconds.
             rows_and_response: Returns the inputs of the rows shown, and the response to log.
         """
-        rows_and_response = cache(rows_and_response)
-        # Scheduled, not awaited: the response does not wait for the log.
-        asyncio.get_running_loop().call_soon(self._log, context, request_id, times, rows_and_response)
+        rows_and_response, event = cache(rows_and_response), None
         if self._counts is not None:
             inputs, response = rows_and_response()
             if inputs.rows and response.status == OK:
-                await self._counts.log_rows(request_id, times[0], inputs, context.sender or "")
+                event = self._counts.decide(request_id, times[0], inputs, context)
+        uncounted = event.uncounted if event is not None else ()
+        # Scheduled, not awaited: the response does not wait for the log.
+        asyncio.get_running_loop().call_soon(self._log, context, request_id, times, uncounted, rows_and_response)
+        if self._counts is not None and event is not None:
+            await self._counts.log_rows(event)
 
     async def score(self, inputs: Inputs, slot: AdmissionSlot | None, users: UserFeatures | None = None) -> ModelScores:
         """Return the scores of rows.
@@ -412,7 +415,7 @@ class Service:
         return await self._users.table(users, codes)
 
     def _log(
-        self, context: RequestContext, request_id: str, times: tuple[int, float],
+        self, context: RequestContext, request_id: str, times: tuple[int, float], uncounted: Sequence[int],
         rows_and_response: Callable[[], tuple[Inputs, LoggedResponse]],
     ) -> None:  # fmt: skip
         """Add a row to the prediction log, in the column order of `prediction_schema`."""
@@ -431,7 +434,7 @@ class Service:
             datetime.fromtimestamp(now / 1e6, UTC), request_id, context.user or self._user_id(inputs),
             context.user is not None, context.sender, context.track, context.rollout, context.step,
             self.settings.version, response.status, inputs.digest, spent_ms, response.degraded, counts_delay_ms,
-            self.settings.serving.log.sampling, self._item_ids(inputs),
+            uncounted or None, self.settings.serving.log.sampling, self._item_ids(inputs),
             response.scores, *map(response.further_scores.get, self._further_columns),
             *map(inputs.sent.get, self._logged_columns), *features, *response.slate,
         )  # fmt: skip

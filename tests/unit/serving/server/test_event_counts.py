@@ -42,6 +42,7 @@ from shortlist.serving.validation.served_rows import ReferenceRows, ServedRows
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import BACKEND
 from shortlist.storage.tables import DayTableWriter
 from tests.served_log import append_rows, logged_rows
 
@@ -314,11 +315,58 @@ def test_a_server_scores_with_the_values_that_training_computes(shop: Shop, tmp_
 
     scores = asyncio.run(served())
     log = written_log(tmp_path / "log", as_rows([*requests, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
-    sections = DATA, FEATURES, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
+    assert min(max(scores), len(set(scores))) > 10
+    assert_training_has(scores, log, tmp_path)
+
+
+def test_training_counts_the_rows_of_a_hostile_sender_that_servers_counted(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows beyond the share of their sender are scored, and count neither on any server nor in training."""
+    random = Random(3)
+    requests: list[LoggedRequest] = []
+    senders: list[str] = []
+    for number in range(60):
+        is_hostile = number % 3 == 2
+        pages: list[str | None] = ["x"] * 20 if is_hostile else random.sample([*PRICES][:3], 2)
+        requests.append((10.0 * number, 99 if is_hostile else number % 7, pages, [1] * len(pages)))
+        senders.append("192.0.2.7" if is_hostile else BACKEND)
+
+    async def served() -> tuple[list[float], str]:
+        servers = [shop.server(), shop.server()]
+        scores = []
+        for number, (request_row, sender) in enumerate(zip(requests, senders, strict=True)):
+            scores += await shop.ask(servers[number % 2], request_row, f"{number:02}", sender)
+            if number == 30:
+                servers[0] = shop.server()
+        for server in servers:
+            server.counts._checkpointed_at = 0.0  # type: ignore[union-attr]
+            server.counts.poll()  # type: ignore[union-attr]
+        text = servers[1].service.metrics.text()
+        await shop.close()
+        return scores, text.decode() if isinstance(text, bytes) else text
+
+    scores, metrics = asyncio.run(served())
+    logged = logged_rows(shop.folder / "predictions", prediction_schema(DATA)).sort("request_id")
+    uncounted = [set(rows or ()) for rows in logged["uncounted_rows"].to_list()]
+    assert sum(map(len, uncounted)) > 390 and not any(uncounted[0::3]) and not any(uncounted[1::3])
+    assert "shortlist_events_beyond_share" in metrics
+    assert "of them of sender '192.0.2.7', beyond their share" in caplog.text
+    is_uncounted = [row in rows for (*_, pages, _), rows in zip(requests, uncounted, strict=True)
+                    for row in range(len(pages))]  # fmt: skip
+    later: list[LoggedRequest] = [(day * 86_400.0, 9, ["home"], [0]) for day in (1, 2)]
+    rows = as_rows([*requests, *later]).with_columns(pl.Series(Columns.UNCOUNTED, [*is_uncounted, None, None]))
+    assert_training_has(scores, written_log(tmp_path / "log", rows), tmp_path)
+    with pytest.raises(AssertionError):
+        assert_training_has(scores, written_log(tmp_path / "all", rows.drop(Columns.UNCOUNTED)), tmp_path / "without")
+
+
+def assert_training_has(scores: Sequence[float], log: Path, folder: Path) -> None:
+    """Check that the scores are those of the features that training computes for a log."""
+    sections = DATA, FEATURES, None, Runtime(engine="cpu"), log, folder / "fitted"
     fit(*sections)
-    rows = build_table(*sections, tmp_path / "table").scan().sort(Columns.IMPRESSION).collect().head(len(scores))
+    rows = build_table(*sections, folder / "table").scan().sort(Columns.IMPRESSION).collect().head(len(scores))
     expected = sum((rows[name] * 10.0**number for number, name in enumerate(NAMES)), pl.zeros(rows.height, eager=True))
-    assert min(expected.max(), len(set(scores))) > 10
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 

@@ -59,7 +59,24 @@ def written_rows(folder: Path, reader: InputReader, data: Data, *requests: list[
     log = LogWriter(stream_folder(folder), prediction_schema(data), PredictionLog(flush_seconds=600), to_arrow_column)
     for number, tensors in enumerate(requests):
         inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
-        answer = (NOW, str(number), None, False, None, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
+        answer = (
+            NOW,
+            str(number),
+            None,
+            False,
+            None,
+            None,
+            None,
+            None,
+            3,
+            200,
+            inputs.digest,
+            1.0,
+            False,
+            None,
+            None,
+            1.0,
+        )
         scores = np.zeros(inputs.rows, np.float32)
         sent = map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))
         assert log.add((*answer, inputs.keys["item_id"], scores, *sent, *NO_FEATURES, *NO_SLATE))
@@ -130,6 +147,7 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
         inputs.digest,
         1.0,
         False,
+        None,
         None,
         1.0,
         [],
