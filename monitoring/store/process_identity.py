@@ -13,15 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from monitoring.store import record_files
 from shortlist.serving.processes.program import process_birth
 from shortlist.storage.records.store import RecordStore
-from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
+from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE, RUN_PROCESS_VARIABLE
 
 START_TIMEOUT: Final = timedelta(minutes=10)
 """Claimed work that has not started within this time may be claimed again."""
 RUN_TIMEOUT: Final = timedelta(hours=24)
 """Work of a process on another machine, which cannot be observed from here, is given up after this time."""
-
-RUN_PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"
-"""Environment variable with the id of the process that runs a pipeline on this machine."""
 
 
 class ProcessIdentity(BaseModel):

@@ -12,18 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
 from shortlist.contracts import Files
-from shortlist.ranking.kind import DeclaredModel
 from shortlist.runs.step_server import STEP_COMMAND, step_server
-from shortlist.spec.load import parse_spec
-from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
 from shortlist.system.progress import emit
+from shortlist.tracking.pipeline_run import RUN_PROCESS_VARIABLE
 
-if TYPE_CHECKING:  # importing kfp takes seconds, which only the child process needs
+if TYPE_CHECKING:  # kfp and the sections of a spec are imported beside the step server, which takes longest
     from pipelines.compile import GraphName
     from pipelines.graph import PipelineBuilder
+    from shortlist.spec.spec import Spec
 
 TIMED_STEPS: Final = frozenset({"validate_export"})
 """Steps that run alone, because they measure how fast a model answers."""
@@ -31,6 +29,8 @@ TIMED_STEPS: Final = frozenset({"validate_export"})
 
 def roles_of(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the role of every model with steps of its own, by name and in the order of a graph's arguments."""
+    from shortlist.ranking.kind import DeclaredModel
+
     models = [DeclaredModel.read(text) for text in arguments.get("models", ())]
     return {model.name: model.role for model in models if not model.members}
 
@@ -57,7 +57,7 @@ def import_kfp() -> None:
 
 
 def run_graph(name: GraphName, spec: Spec, arguments: Mapping[str, Any], root: Path) -> None:
-    """Run a graph of a spec; a failing task raises.
+    """Run a graph of a spec, inside `step_server`; a failing task raises.
 
     Args:
         name: Name of the graph.
@@ -65,13 +65,11 @@ def run_graph(name: GraphName, spec: Spec, arguments: Mapping[str, Any], root: P
         arguments: Values of its parameters; others are ignored.
         root: Folder for artefacts and the cache.
     """
-    os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end before the training that they record
-    with step_server():  # it imports what steps need while this process imports kfp
-        import_kfp()
-        from pipelines.compile import GRAPHS
+    import_kfp()
+    from pipelines.compile import GRAPHS
 
-        builder = graph_builder(spec)
-        run_pipeline(GRAPHS[name](builder), builder, arguments, root)
+    builder = graph_builder(spec)
+    run_pipeline(GRAPHS[name](builder), builder, arguments, root)
 
 
 def graph_builder(spec: Spec) -> PipelineBuilder:
@@ -123,8 +121,13 @@ def run_pipeline(pipeline: Any, builder: PipelineBuilder, arguments: Mapping[str
 def main() -> int:
     """Run `python -m shortlist.runs.runner GRAPH SPEC.json ARGUMENTS.json ROOT`; exit code 1 when a task failed."""
     name, spec, arguments, root = sys.argv[1:5]
+    os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end before the training that they record
     try:
-        run_graph(cast("GraphName", name), parse_spec(Path(spec).read_text()), read_json(Path(arguments)), Path(root))
+        with step_server():  # it imports what steps need while this process imports the rest
+            from shortlist.spec.load import parse_spec
+
+            declared = parse_spec(Path(spec).read_text())
+            run_graph(cast("GraphName", name), declared, read_json(Path(arguments)), Path(root))
     except RuntimeError as error:  # a failed task: its message is already in the log and in its event
         sys.stderr.write(f"{error}\n")
         return 1

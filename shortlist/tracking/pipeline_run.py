@@ -15,7 +15,8 @@ RUN_ID_VARIABLE: Final = "KFP_RUN_ID"
 """Environment variable with the id of the Kubeflow run that a step belongs to; the step's pod sets it."""
 _PLUGIN_RUN_VARIABLE: Final = "MLFLOW_RUN_ID"
 """Environment variable with the run that Kubeflow's MLflow plugin has opened; our runs are its children."""
-_PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"
+RUN_PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"
+"""Environment variable with the id of the process that runs a pipeline on this machine."""
 PIPELINE: Final = "shortlist.pipeline"
 """Tag with the name of the pipeline's run, on that run and on the runs of its trainings."""
 _PROCESS: Final = "shortlist.process"
@@ -55,7 +56,7 @@ class PipelineRuns:
             if _is_dead(run.data.tags.get(_PROCESS, "")):
                 self._client.set_terminated(run.info.run_id, "KILLED")
         run_tags = {**SOURCE, **tags, PIPELINE: pipeline_name(), "kind": "pipeline"}
-        if pid := os.environ.get(_PROCESS_VARIABLE):
+        if pid := os.environ.get(RUN_PROCESS_VARIABLE):
             run_tags[_PROCESS] = f"{socket.gethostname()} {pid}"
         name = pipeline_name().partition(".")[0]
         moment = round(started.timestamp() * 1_000)

@@ -16,10 +16,10 @@ import pytest
 
 from monitoring.retraining.retrain_policy import decision_key
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
 from monitoring.store.record_files import RecordError
 from monitoring.windows.records import Finding, Problem, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
+from shortlist.tracking.pipeline_run import RUN_PROCESS_VARIABLE
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -28,7 +28,7 @@ BEGIN = """
 import sys, time
 from pathlib import Path
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
+from shortlist.tracking.pipeline_run import RUN_PROCESS_VARIABLE
 from monitoring.windows.records import RetrainDecision
 store = MonitoringStore(Path(sys.argv[1]))
 decision = RetrainDecision.model_validate_json(sys.argv[2])
