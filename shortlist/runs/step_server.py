@@ -214,10 +214,13 @@ def unexpected_threads() -> str:
 def _environment_difference(request: StepRequest, environment: Mapping[str, str]) -> str:
     """Return how the step's environment or folder differs from the server's; empty when both are the same.
 
-    Libraries read variables while they are imported: OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, MLFLOW_TRACKING_URI.
+    Libraries read variables while they are imported: OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, MLFLOW_TRACKING_URI. One
+    that a library sets (Polars, that of its allocator) has the same value where the step was asked for and here.
     """
     names = {*request.environment, *environment} - _SHELL_VARIABLES - {_KFP_RUNTIME}
-    different = sorted(name for name in names if request.environment.get(name) != environment.get(name))
+    different = sorted(
+        name for name in names if request.environment.get(name) not in (environment.get(name), os.environ.get(name))
+    )
     if different:
         return f"its environment differs in {', '.join(different)}"
     return "" if request.folder == str(Path.cwd()) else f"it runs in {request.folder}"

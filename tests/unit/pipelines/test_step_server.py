@@ -98,6 +98,14 @@ def test_a_step_with_an_environment_of_its_own_is_a_fresh_process(
     assert "This step runs in a new process: its environment differs in OMP_NUM_THREADS." in capfd.readouterr().out
 
 
+def test_a_variable_that_an_import_sets_needs_no_fresh_process(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "allocator.py").write_text("import os\nos.environ['ALLOCATOR'] = 'background'")
+    with server("allocator"):
+        assert ended(start("print(forked)", ALLOCATOR="background"))[:2] == (0, "True\n")
+        assert ended(start("print(forked)", ALLOCATOR="other"))[:2] == (0, "False\n")
+        assert ended(start("print(forked)"))[:2] == (0, "True\n")
+
+
 def test_nothing_is_forked_beside_a_thread(start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "busy.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
