@@ -29,6 +29,7 @@ from shortlist.runs.runs_page import write_runs_page
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.load import canonical_json
+from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json, write_json, write_text
 from shortlist.system.progress import EVENTS_VARIABLE
@@ -39,6 +40,7 @@ from shortlist.tracking.run_context import RunContext
 if TYPE_CHECKING:  # importing kfp takes seconds, which only the child process needs
     from pipelines.compile import GraphName
 
+_DEFAULT_RESOURCES: Final = {"cluster": Cluster(), "steps_at_once": 1, "share_cores": False}
 NOT_MEASURED: Final = 3
 """Exit code of a run whose measurement failed: no candidate is judged, and the next run measures again."""
 
@@ -85,7 +87,7 @@ def graph_arguments(
         "monitoring": canonical_json(spec.monitoring),
         "serving": canonical_json(spec.serving),
         # Resources change neither data nor models: the steps that make these do not get them.
-        "runtime": canonical_json(spec.runtime.model_copy(update={"cluster": Cluster(), "steps_at_once": 1})),
+        "runtime": canonical_json(spec.runtime.model_copy(update=_DEFAULT_RESOURCES)),
         "cluster": canonical_json(spec.runtime.cluster),
         "log": {"location": location, "digest": "" if read_later else input_digest(spec.data, location)},
         "stores": stores,
@@ -232,6 +234,15 @@ def local_location(spec: Spec, data: Path | None) -> str:
     return str(data.resolve())
 
 
+def thread_variables(runtime: Runtime) -> dict[str, str]:
+    """Return the environment variables of a run's steps that say how they use the cores."""
+    # Threads that spin at barriers take cores from other processes: 20 times slower on a busy machine.
+    variables = {"OMP_WAIT_POLICY": "PASSIVE"}
+    if runtime.share_cores:
+        variables["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // runtime.steps_at_once))
+    return variables
+
+
 def run_child(graph: GraphName, spec: Spec, run: Path, state: RunsFolder, display: Display) -> int:
     """Run a graph in a process of its own, and show its progress; return the exit code.
 
@@ -251,11 +262,9 @@ def run_child(graph: GraphName, spec: Spec, run: Path, state: RunsFolder, displa
     command = [sys.executable, "-m", "shortlist.runs.runner", graph, *files]
     # kfp.local leaves a folder per task behind; in a temporary folder they are deleted with the run.
     with TemporaryDirectory(prefix="shortlist-") as scratch, (run / "pipeline.log").open("w") as log:
-        # Threads that spin at barriers take cores from other processes: 20 times slower on a busy machine.
-        calm = {"OMP_WAIT_POLICY": "PASSIVE"}
         name = f"{run.name}.{secrets.token_hex(4)}"  # other folders of runs may share the MLflow store
         run_variables = {EVENTS_VARIABLE: str(run / "events.jsonl"), RUN_VARIABLE: name, "TMPDIR": scratch}
-        environment = {**calm, **os.environ, **run_variables}
+        environment = {**thread_variables(spec.runtime), **os.environ, **run_variables}
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command,
             stdout=log,
