@@ -128,7 +128,7 @@ def told_by_a_server() -> LabelValuesByMetric:
     parts.events = SimpleNamespace(problem=None)
     parts.counts = SimpleNamespace(
         counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None, sessions_bytes=0, dropped=0,
-        uncounted=0, bytes=0,
+        uncounted=0, beyond_share=0, bytes=0,
     )  # fmt: skip
     parts.user_items = SimpleNamespace(problem=None, items=0, forgotten=0)
     settings = SimpleNamespace(serving=Serving())
