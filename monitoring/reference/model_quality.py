@@ -55,9 +55,9 @@ def _measure_model(
     model: str, test: ScoredRows, path: Path, lists: Iterable[pl.DataFrame], settings: Monitoring
 ) -> ModelReference:
     weights, labels, scores = test.weights, test.stored_labels, test.stored_scores
-    listed = _ListedRows(settings.quality.hit_rate_at, ranks=test.users is not None)
+    listed_rows = _ListedRows(settings.quality.hit_rate_at, ranks=test.users is not None)
     for file_lists in lists:
-        listed.add(file_lists, test)
+        listed_rows.add(file_lists, test)
     return ModelReference(
         model=model,
         scores=_score_distribution(path, settings),
@@ -66,8 +66,8 @@ def _measure_model(
         auc=auc(labels, scores, weights),
         log_loss=log_loss(labels, scores, weights),
         gauc=None if test.users is None else gauc(test.labels, test.scores, test.users, weights),
-        ndcg_at_10=listed.ndcg(),
-        hit_rate=listed.hit_rate(),
+        ndcg_at_10=listed_rows.ndcg(),
+        hit_rate=listed_rows.hit_rate(),
         rows=test.rows,
     )
 
@@ -95,8 +95,8 @@ class _ListedRows:
         hits = request_hit_shares(rows, self._at)
         self._hits.append(hits.select(name for name in ("value", Columns.WEIGHT) if name in hits.columns))
         if self._ranks:
-            kept = [name for name in (Columns.LABEL, SCORE, REQUEST, Columns.WEIGHT) if name in rows.columns]
-            self._ranked.append(rows.select(kept))
+            ranked_columns = [name for name in (Columns.LABEL, SCORE, REQUEST, Columns.WEIGHT) if name in rows.columns]
+            self._ranked.append(rows.select(ranked_columns))
 
     def hit_rate(self) -> float:
         """Return the hit rate; see `monitoring.windows.kpi.hit_rate`.

@@ -40,8 +40,8 @@ def _describe(
     )
     fewer = f", {-new_rows:,} fewer" if new_rows else ""
     if "data" in edited:  # other rows are valid now, be there new ones or not
-        more = f", {new_rows:,} more" if new_rows > 0 else fewer
-        return f"The spec's data section was edited since run {name}: {rows['valid']:,} valid rows{more}; {newest}."
+        change = f", {new_rows:,} more" if new_rows > 0 else fewer
+        return f"The spec's data section was edited since run {name}: {rows['valid']:,} valid rows{change}; {newest}."
     if new_rows > 0:
         return f"New since run {name}: {new_rows:,} valid rows; {newest}."
     if day > earlier_day:

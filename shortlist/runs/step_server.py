@@ -29,7 +29,7 @@ PRELOADED: Final = (
     *("shortlist.tracking.steps", "shortlist.tracking.run_context", "shortlist.training.champion_cache"),
 )
 """Modules that the first step imports; it starts when they are imported."""
-PRELOADED_LATER: Final = (
+PRELOADED_WHEN_IDLE: Final = (
     *("pyarrow.parquet", "scipy.optimize", "matplotlib.figure"),
     *("shortlist.features.kinds.registry", "shortlist.features.rows.transform"),
     *("shortlist.report.kubeflow_artefacts", "shortlist.training.ensembles"),
@@ -38,7 +38,7 @@ PRELOADED_LATER: Final = (
 """Further modules that several steps import, imported while no step asks. Not torch, XGBoost and Feast, which few steps
 need, nor ONNX Runtime, which starts a thread.
 
-None of both starts a Python thread, opens a connection or uses the GPU when it is imported.
+No module of either list starts a Python thread, opens a connection or uses the GPU when it is imported.
 """
 THREADS_OF_ALLOCATORS: Final = "jemalloc_bg_thd"
 """Thread name of Polars' and Arrow's allocator; it registers fork handlers, as OpenBLAS does for its threads."""
@@ -48,7 +48,8 @@ STEP_COMMAND: Final = (
     "-m",
 )
 """Command of a step, before its module: the client. It names the program that kfp.local looks for in a command."""
-_LATER: Final = "later"
+_SERVER_COMMAND: Final = (sys.executable, "-m", "shortlist.runs.step_server")
+_IDLE_MODULES: Final = "idle-modules"
 """Argument between the modules before the first step and those after it."""
 _SHELL_VARIABLES: Final = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 """Variables that the shell around a step sets; no library reads them."""
@@ -60,7 +61,9 @@ _SECONDS_TO_ASK: Final = 60.0
 
 
 @contextmanager
-def step_server(modules: Sequence[str] = PRELOADED, later: Sequence[str] = PRELOADED_LATER) -> Iterator[None]:
+def step_server(
+    modules: Sequence[str] = PRELOADED, idle_modules: Sequence[str] = PRELOADED_WHEN_IDLE
+) -> Iterator[None]:
     """Run a step server during the block; its socket is named in this process's environment.
 
     It belongs to this process's group, so that a signal to the group stops the server and every step. Where it cannot
@@ -68,7 +71,7 @@ def step_server(modules: Sequence[str] = PRELOADED, later: Sequence[str] = PRELO
 
     Args:
         modules: Modules that it imports before the first step.
-        later: Modules that it imports while no step asks.
+        idle_modules: Modules that it imports while no step asks.
     """
     os.environ[CLIENT_VARIABLE] = str(Path(step_client.__file__).resolve())
     with TemporaryDirectory(prefix="steps-") as folder:
@@ -81,7 +84,7 @@ def step_server(modules: Sequence[str] = PRELOADED, later: Sequence[str] = PRELO
             listener.bind(str(path))
             listener.listen()
             server = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", "shortlist.runs.step_server", str(listener.fileno()), *modules, _LATER, *later],
+                [*_SERVER_COMMAND, str(listener.fileno()), *modules, _IDLE_MODULES, *idle_modules],
                 stdin=subprocess.PIPE,
                 env={**os.environ, _KFP_RUNTIME: "true"},
                 pass_fds=[listener.fileno()],
@@ -104,37 +107,37 @@ class StepRequest(NamedTuple):
 
 
 def main() -> None:
-    """Run `python -m shortlist.runs.step_server LISTENER MODULES... later MODULES...` until standard input ends."""
+    """Run `python -m shortlist.runs.step_server LISTENER MODULES... idle-modules MODULES...` until its input ends."""
     atexit.register(_end_at_once)  # the first to be registered is the last to be called
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         environment = dict(os.environ)
-        first_later = sys.argv.index(_LATER)
-        for module in sys.argv[2:first_later]:
+        first_idle = sys.argv.index(_IDLE_MODULES)
+        for module in sys.argv[2:first_idle]:
             importlib.import_module(module)
-        later = [*sys.argv[first_later + 1 :]]
-        client = _next_client(listener, later)
+        idle_modules = [*sys.argv[first_idle + 1 :]]
+        client = _next_client(listener, idle_modules)
         while client is not None:
             request = _serve(client, environment)
             if request is not None:
                 listener.close()
                 _run(request)
-            client = _next_client(listener, later)
+            client = _next_client(listener, idle_modules)
     while _reap(wait=True):
         pass
 
 
-def _next_client(listener: socket.socket, later: list[str]) -> socket.socket | None:
+def _next_client(listener: socket.socket, idle_modules: list[str]) -> socket.socket | None:
     """Wait for a client; return None when standard input is closed, which is the end of the run.
 
     Args:
         listener: Socket that clients connect to.
-        later: Modules to import while there is no client; those that were imported are removed.
+        idle_modules: Modules to import while there is no client; those that were imported are removed.
     """
     ready: list[object] = []
-    while later and not ready:
+    while idle_modules and not ready:
         ready, _, _ = select.select([listener, sys.stdin], [], [], 0)
         if not ready:
-            importlib.import_module(later.pop(0))
+            importlib.import_module(idle_modules.pop(0))
     gc.collect()
     gc.freeze()  # so that garbage collection does not write to the pages that all steps share
     ready, _, _ = select.select([listener, sys.stdin], [], [])

@@ -241,8 +241,8 @@ class Runtime(Section):
     """Steps of a run that this machine executes at the same time, where they do not wait for each other; 1 needs the
     least memory. On Kubernetes all of them do."""
     share_cores: bool = False
-    """Whether each of these steps computes with its part of the cores, a half of two. Small models are then trained
-    with less waiting for each other; a long training that is left alone uses no more than its part."""
+    """Whether each of these steps computes with its part of the cores, one of `steps_at_once`. Small models are then
+    trained with less waiting for each other; a long training that is left alone uses no more than its part."""
     seed: int = Field(default=17, ge=0)
     """Seed of all random numbers."""
     online_store: AnyOnlineStore = _SQLITE

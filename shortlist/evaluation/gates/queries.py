@@ -28,8 +28,8 @@ def queries_gate(
     """
     if candidate.read_rows is None:
         return GateResult.from_failures("queries", [candidate.measures.problem or "no scores"], "")
-    others = (model.read_rows() if model and model.read_rows else None for model in (baseline, champion))
-    rows = _join_scores(candidate.read_rows(), *others)
+    compared_rows = (model.read_rows() if model and model.read_rows else None for model in (baseline, champion))
+    rows = _join_scores(candidate.read_rows(), *compared_rows)
     failures, passes, values = [], [], dict[str, float]()
     for name, query in limits.queries.items():
         try:

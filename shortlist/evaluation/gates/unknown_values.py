@@ -70,9 +70,9 @@ def unknown_values_gate(validation: ExportValidation | None, candidate: str, lim
 def _remedy(effects: Sequence[UnknownValueEffect]) -> str:
     """Return the next step, as the end of a message."""
     columns = " and ".join(dict.fromkeys(f"'{effect.column}'" for effect in effects))
-    needed = math.ceil(100 * max(abs(effect.shift) for effect in effects)) / 100
+    least_limit = math.ceil(100 * max(abs(effect.shift) for effect in effects)) / 100
     return (
         f". Next: leave features of {columns} out of models.<name>.features, or, where these are rates of several keys,"
         " declare their prior_key; if every request will hold a value that training knows, declare"
-        f" gates.custom.unknown_values.max_shift: {needed:g}"
+        f" gates.custom.unknown_values.max_shift: {least_limit:g}"
     )

@@ -171,8 +171,8 @@ def roc_points(labels: Labels, scores: Probabilities, points: int = 200) -> list
         middle = (low + high) // 2
         is_before = (sum(rates(predicted_positive(middle))) < steps) & (low < high)
         low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
-    chosen = np.unique(predicted_positive(low))
-    return [(round(float(x), 5), round(float(y), 5)) for x, y in zip(*rates(chosen), strict=True)]
+    predicted_rows = np.unique(predicted_positive(low))
+    return [(round(float(x), 5), round(float(y), 5)) for x, y in zip(*rates(predicted_rows), strict=True)]
 
 
 def score_histogram(scores: Probabilities, bins: int = 40) -> tuple[list[float], list[float]]:

@@ -18,7 +18,7 @@ from shortlist.features.live.open_events import AnsweredRequest, Key, OpenReques
 from shortlist.spec.data import TYPICAL_CONTRIBUTIONS, TYPICAL_CONTRIBUTIONS_TO_ITEM
 
 _SENDER, _USER = "s", "u"
-_NOBODY: Final = "n"
+_UNNAMED_USERS: Final = "n"
 """The contributor of rows of servers that vouch for users without a name, which are not limited."""
 _LONGEST_NAME: Final = 24
 """Longest user whose name is kept; of others, a hash."""
@@ -132,7 +132,7 @@ class TileShares:
         """
         kind = _USER if self.users else _SENDER
         by_group = (chain.from_iterable(map(dict.items, group.values())) for group in self.groups)
-        return [_first_of_each(counts, kind) for counts in by_group]
+        return [_first_contributions(counts, kind) for counts in by_group]
 
 
 class _Limits(NamedTuple):
@@ -154,8 +154,9 @@ class SharesState:
     tiles: Mapping[int, TileShares] = field(default_factory=dict)
     recent: Sequence[Sequence[int]] = ()
     rows_before: int = 0
-    only: str | None = None
-    several: bool = False
+    first_contributor: str | None = None
+    """Whose rows were the first."""
+    has_several_contributors: bool = False
 
 
 class OpenShares:
@@ -185,22 +186,25 @@ class OpenShares:
         self._bounds = (0, 0)
         self._rows_before = 0
         self._unchecked = 0
-        self._only: str | None = None
-        self._several = False
+        self._first_contributor: str | None = None
+        self._has_several_contributors = False
         self.max_bytes = 0 if self._share == 1 else streaming.max_count_bytes // _PART_OF_MEMORY
         """Most memory of the contributions."""
 
     def state(self) -> SharesState:
         """Return the state, fast enough that requests can wait for it: contributions to each value are not copied."""
         tiles = {start: tile.shallow_copy() for start, tile in self._tiles.items()}
-        return SharesState(tiles, [*self._recent], self._rows_before, self._only, self._several)
+        return SharesState(
+            tiles, [*self._recent], self._rows_before, self._first_contributor, self._has_several_contributors
+        )
 
     def restore(self, state: SharesState) -> None:
         """Restore the state of another instance with the same plan."""
         self._tiles, self._limits = {start: tile.deep_copy() for start, tile in state.tiles.items()}, {}
         self._recent = [list(contributions) for contributions in state.recent] or self._recent
         self._typical = [*map(_lower_median, self._recent)]
-        self._rows_before, self._only, self._several = state.rows_before, state.only, state.several
+        self._rows_before, self._first_contributor = state.rows_before, state.first_contributor
+        self._has_several_contributors = state.has_several_contributors
 
     def admit(self, request: AnsweredRequest, open_since: int) -> list[int]:
         """Return the rows beyond a share, which do not count, and add all others to the contributions.
@@ -220,7 +224,7 @@ class OpenShares:
         rows = [row for row in range(request.rows) if row not in uncounted] if uncounted else range(request.rows)
         self._count(request, rows, open_since, is_decided=True)
 
-    def close_before(self, open_since: int) -> None:
+    def close_tiles(self, open_since: int) -> None:
         """Remove the tiles that start before a moment."""
         for start in sorted(start for start in self._tiles if start < open_since):
             self._sample(start)
@@ -231,12 +235,12 @@ class OpenShares:
         if self._share == 1 or not rows:
             return []
         self._note_names(request.contributors)
-        is_limited, keyed, beyond = self._several and not is_decided, OpenRequest(request), list[int]()
+        is_limited, keyed, beyond = self._has_several_contributors and not is_decided, OpenRequest(request), list[int]()
         for (start, name), rows_of_name in self._by_contributor(request, rows, open_since).items():
             tile = self._tile(start)
             limits = self._current_limits(start, tile)
             floors = limits.of_senders if name[0] == _SENDER else limits.of_users
-            if not is_limited or name == _NOBODY:
+            if not is_limited or name == _UNNAMED_USERS:
                 floors = (_NO_LIMIT,) * len(floors)
             columns = [*(keyed.key_values(key, rows_of_name) for key in self._keys), [_ALL] * len(rows_of_name)]
             refused = self._add(tile, name, columns, floors, limits.rows_before)
@@ -254,12 +258,12 @@ class OpenShares:
         names, times = request.contributors or (None,), request.times
         first, latest = max(0, open_since), request.answered + self._streaming.clock_skew_us
         if len(names) == len(times) == 1:
-            return {(self._start(times[0]), names[0] or _NOBODY): rows} if first <= times[0] <= latest else {}
+            return {(self._start(times[0]), names[0] or _UNNAMED_USERS): rows} if first <= times[0] <= latest else {}
         by_contributor: dict[tuple[int, str], list[int]] = {}
         for row in rows:
             time, name = times[row if len(times) > 1 else 0], names[row if len(names) > 1 else 0]
             if first <= time <= latest:
-                by_contributor.setdefault((self._start(time), name or _NOBODY), []).append(row)
+                by_contributor.setdefault((self._start(time), name or _UNNAMED_USERS), []).append(row)
         return by_contributor
 
     def _start(self, time: int) -> int:
@@ -287,9 +291,9 @@ class OpenShares:
                 rows = counts.get(name, 0) + 1
                 if rows > floor and rows > share * max(counts[_ALL] + 1, least_total):
                     refused.add(row)
-                    for earlier, earlier_values in enumerate(columns[:place]):
-                        if earlier_values and (earlier_value := earlier_values[row]) is not None:
-                            tile.withdraw(earlier, earlier_value, name)
+                    for previous_place, previous_values in enumerate(columns[:place]):
+                        if previous_values and (previous_value := previous_values[row]) is not None:
+                            tile.withdraw(previous_place, previous_value, name)
                     continue
                 contributions += rows == 1
                 counts[name] = rows
@@ -298,16 +302,16 @@ class OpenShares:
         return refused
 
     def _note_names(self, names: Sequence[str | None]) -> None:
-        for name in () if self._several else {name or _NOBODY for name in names or (None,)}:
-            if self._only is None:
-                self._only = name
-            self._several = self._several or self._only != name
+        for name in () if self._has_several_contributors else {name or _UNNAMED_USERS for name in names or (None,)}:
+            if self._first_contributor is None:
+                self._first_contributor = name
+            self._has_several_contributors = self._has_several_contributors or self._first_contributor != name
 
     def _tile(self, start: int) -> TileShares:
         if start not in self._tiles:
-            for earlier in sorted(self._tiles):
-                if earlier < start:
-                    self._sample(earlier)
+            for tile_start in sorted(self._tiles):
+                if tile_start < start:
+                    self._sample(tile_start)
             self._tiles[start] = TileShares.empty(len(self._keys))
         return self._tiles[start]
 
@@ -327,8 +331,8 @@ class OpenShares:
         return limits
 
     def _take_limits(self, start: int, tile: TileShares) -> _Limits:
-        earlier = max((other for other in self._tiles if other < start), default=None)
-        rows_before = self._rows_before if earlier is None else self._tiles[earlier].rows
+        previous_start = max((tile_start for tile_start in self._tiles if tile_start < start), default=None)
+        rows_before = self._rows_before if previous_start is None else self._tiles[previous_start].rows
         typical = self._typical
         if len(self._recent[-1]) < _MIN_RECENT:
             sampled = zip(self._recent, tile.sample(), strict=True)
@@ -358,7 +362,7 @@ class OpenShares:
                 tile.sizes[place] += 1 + len(lowered)
 
 
-def _first_of_each(counts: Iterable[tuple[str, int]], kind: str) -> list[int]:
+def _first_contributions(counts: Iterable[tuple[str, int]], kind: str) -> list[int]:
     """Return the first contribution of each contributor of a kind."""
     first: dict[str, int] = {}
     for name, rows in islice(counts, _MAX_SAMPLE):

@@ -205,8 +205,8 @@ class OpenTiles:
     def decide(self, impressions: AnsweredRequest) -> AnsweredRequest:
         """Return a request with the rows that do not count, for `add_request`; of a repeated one, the same ones."""
         identity = impressions.request, impressions.sender
-        earlier = self._requests.get(impressions.request, {}).get(impressions.sender)
-        uncounted = self._decided.get(identity) if earlier is None else earlier.impressions.uncounted
+        counted_request = self._requests.get(impressions.request, {}).get(impressions.sender)
+        uncounted = self._decided.get(identity) if counted_request is None else counted_request.impressions.uncounted
         if uncounted is None:
             uncounted = self._decided[identity] = self._shares.admit(impressions, self._open_since)
         if not uncounted:
@@ -293,7 +293,7 @@ class OpenTiles:
         open_since = self._streaming.tiles.tile_bounds(max(0, now - outcome_delay))[0]
         self._count_until(open_since, open_since)
         closed = [self._closed(start) for start in sorted(self._tiles) if start < open_since]
-        self._shares.close_before(open_since)
+        self._shares.close_tiles(open_since)
         self._open_since = open_since
         self._count_until(now - delay, now - delay - outcome_delay)
         forget_before = now - delay - outcome_delay - _OUTCOME_GRACE_US

@@ -58,8 +58,8 @@ class RowFinder:
         is_known = nameless["request"].is_in(self._requests["request"].implode())
         waiting = nameless.filter(~is_known)
         if not waiting.is_empty():
-            earlier = [] if self._waiting is None else [self._waiting]
-            self._waiting = pl.concat([*earlier, waiting]).tail(self._limits[1])
+            waiting_before = [] if self._waiting is None else [self._waiting]
+            self._waiting = pl.concat([*waiting_before, waiting]).tail(self._limits[1])
         return find_rows(nameless.filter(is_known), self._requests).filter(pl.col("row").is_not_null())
 
 

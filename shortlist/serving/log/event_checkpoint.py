@@ -113,7 +113,7 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
                 yield ["tile", start, kind.name, key, []]  # also for keys without counts
                 yield from (["tile", start, kind.name, key, batch] for batch in _batches(values.items()))
     shares = state.shares
-    yield ["shares", shares.recent, shares.rows_before, shares.only, shares.several]
+    yield ["shares", shares.recent, shares.rows_before, shares.first_contributor, shares.has_several_contributors]
     for start, tile in shares.tiles.items():
         yield ["tile_shares", start, tile.users, tile.senders, tile.is_sampled, len(tile.groups)]
         for place, group in enumerate(tile.groups):

@@ -21,8 +21,8 @@ _ANY_OFFSET: Final = 2**63
 
 def encode_event(event: AnsweredRequest) -> bytes:
     """Return the record of an event."""
-    who = event.sender, event.contributors, event.uncounted
-    return orjson.dumps((event.request, event.answered, event.times, event.keys, event.rows, *who))
+    contributions = event.sender, event.contributors, event.uncounted
+    return orjson.dumps((event.request, event.answered, event.times, event.keys, event.rows, *contributions))
 
 
 def decode_event(record: bytes) -> AnsweredRequest:

@@ -13,7 +13,7 @@ import pytest
 from installer.byte_code import compiled_modules
 from installer.command_line import LOCKS
 
-from shortlist.runs.step_server import PRELOADED, PRELOADED_LATER
+from shortlist.runs.step_server import PRELOADED, PRELOADED_WHEN_IDLE
 
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 LISTED = frozenset((LOCKS / "run-modules.txt").read_text().splitlines())
@@ -44,7 +44,7 @@ def test_lists_of_modules_are_sorted_paths_below_the_packages(name: str) -> None
 
 def test_what_steps_import_first_is_listed() -> None:
     """Where this fails after a change of versions: `make lock-modules`."""
-    command = [sys.executable, "-c", IMPORTED_FILES, *PRELOADED, *PRELOADED_LATER, "xgboost"]
+    command = [sys.executable, "-c", IMPORTED_FILES, *PRELOADED, *PRELOADED_WHEN_IDLE, "xgboost"]
     variables = {**os.environ, "_KFP_RUNTIME": "true"}  # as in every step
     completed = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
     files = completed.stdout.splitlines()

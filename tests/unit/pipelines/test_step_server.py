@@ -16,7 +16,7 @@ from kfp.local import SubprocessRunner
 from kfp.local.subprocess_task_handler import SubprocessTaskHandler
 
 from shortlist.runs.step_client import SOCKET_VARIABLE
-from shortlist.runs.step_server import PRELOADED, PRELOADED_LATER, STEP_COMMAND, step_server
+from shortlist.runs.step_server import PRELOADED, PRELOADED_WHEN_IDLE, STEP_COMMAND, step_server
 
 FORKED = "forked = 'shortlist.runs.step_server' in sys.orig_argv"
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -44,10 +44,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 @contextmanager
-def server(*modules: str, later: Sequence[str] = ()) -> Iterator[psutil.Process]:
-    """A step server that has imported some modules and imports others later; yields its process."""
+def server(*modules: str, idle_modules: Sequence[str] = ()) -> Iterator[psutil.Process]:
+    """A step server that has imported some modules and imports others while idle; yields its process."""
     children_before = set(psutil.Process().children())
-    with step_server(modules, later):
+    with step_server(modules, idle_modules):
         (process,) = set(psutil.Process().children()) - children_before
         yield process
 
@@ -145,9 +145,9 @@ def test_a_step_belongs_to_the_group_of_its_run(start: Start) -> None:
 
 
 @pytest.mark.long
-def test_later_modules_are_imported_while_no_step_asks(start: Start) -> None:
+def test_idle_modules_are_imported_while_no_step_asks(start: Start) -> None:
     code = "print('wave' in sys.modules, 'chunk' in sys.modules)"
-    with server("wave", later=["chunk"]):
+    with server("wave", idle_modules=["chunk"]):
         outputs = [ended(start(code))[1].split() for _ in range(10)]
     assert {wave for wave, _ in outputs} == {"True"}
     assert outputs[-1] == ["True", "True"]
@@ -166,7 +166,7 @@ assert (square @ square)[0, 0] == 500 == (torch.ones(500, 500) @ torch.ones(500,
 booster = xgboost.train({"nthread": 2}, xgboost.DMatrix(square[:, :3], label=square[:, 0]), 2)
 print(np.random.random(), len(booster.get_dump()))
 """
-    with server(*PRELOADED, *PRELOADED_LATER):
+    with server(*PRELOADED, *PRELOADED_WHEN_IDLE):
         steps = [start(code) for _ in range(2)]
         outputs = [ended(step) for step in steps]
     assert [code for code, _, errors in outputs] == [0, 0], outputs

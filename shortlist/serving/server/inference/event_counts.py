@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,6 +74,8 @@ _ROWS_PER_LOCK: Final = 10_000
 """Approximate rows that are counted while the lock is held."""
 _MAX_NAMES_BEYOND_SHARE: Final = 1_000
 """Most contributors whose uncounted rows are kept for the next message."""
+_MAX_SENDERS: Final = 1_000
+"""Most senders of which it is kept whether they vouch for their users: clients have any number of addresses."""
 NO_BACKENDS: Final = Serving()
 
 
@@ -92,7 +94,7 @@ class EventCounts:
         self, streaming: StreamingPlan, data: Data, events: Path, outcomes: Path, serving: Serving = NO_BACKENDS
     ) -> None:
         self._streaming = streaming
-        self._vouches_for_users = cache(serving.vouches_for_users)
+        self._vouches_for_users = lru_cache(_MAX_SENDERS)(serving.vouches_for_users)
         self._events = events
         self._outcome_log = ServingLog.on_disk(outcomes, outcome_schema(item_type(data)))
         retention = streaming.tiles.length + 2 * streaming.tiles.delay + streaming.delay + _RETENTION_MARGIN
