@@ -10,6 +10,7 @@ from monitoring.windows.log_index import QUARTER
 from shortlist.contracts import Columns
 from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
 from shortlist.spec.serving import Serving
+from shortlist.system.sender_networks import sender_networks
 
 REQUEST: Final = "request"
 """UInt64 hash of a request's id and sender: another sender's request with the same id is another one, because clients
@@ -77,7 +78,7 @@ def list_contributors(requests: pl.DataFrame, serving: Serving) -> list[pl.Serie
     """
     senders = requests["sender"]
     vouching = [name for name in senders.unique() if serving.vouches_for_users(name)]
-    senders = senders.set(senders.is_in(vouching), None)
+    senders = sender_networks(senders.set(senders.is_in(vouching), None))
     return [requests[REQUEST].alias(BY_REQUEST), requests["user"].alias(BY_USER), senders.alias(BY_SENDER)]
 
 

@@ -18,6 +18,7 @@ from shortlist.serving.log.outcome_rows import find_rows
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data
 from shortlist.spec.text.durations import parse_duration
+from shortlist.system.sender_networks import sender_networks
 
 _RECEIVED_EARLIER: Final = timedelta(hours=1)
 """Longest time by which the clock of who receives an outcome may be behind that of the answer."""
@@ -77,7 +78,7 @@ def read_labels(
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
     matched_pieces, unmatched_ids = [], [pl.Series("request_id", [], dtype=pl.String)]
-    is_early_of_id = pl.int_range(pl.len()).over("request_id", "sender") < _REQUESTS_OF_ID
+    is_early_of_id = pl.int_range(pl.len()).over("request_id", sender_networks(requests["sender"])) < _REQUESTS_OF_ID
     answers = requests.filter(is_early_of_id).select("request_id", REQUEST, ROWS, pl.col("time").alias(_ANSWER))
     columns = log.declared.names
     until = last + delay + parse_duration(data.live.settle) + skew + _RECEIVED_LATER

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from shortlist.features.live.open_events import AnsweredRequest, Key, OpenRequest, StreamingPlan
 from shortlist.spec.data import TYPICAL_CONTRIBUTIONS, TYPICAL_CONTRIBUTIONS_TO_ITEM
+from shortlist.system.sender_networks import sender_network
 
 _SENDER, _USER = "s", "u"
 _UNNAMED_USERS: Final = "n"
@@ -39,9 +40,13 @@ _PART_OF_MEMORY: Final = 8
 """Contributions take one of so many parts of the memory of the counts."""
 
 
-def name_sender(sender: str) -> str:
-    """Return the contributor of a sender that vouches for nobody."""
-    return _SENDER + sender
+def name_sender(sender: str | None) -> str:
+    """Return the contributor of a sender that vouches for nobody.
+
+    >>> name_sender("192.0.2.7"), name_sender("2001:db8::7"), name_sender(None)
+    ('s192.0.2.7', 's2001:db8::/48', 's')
+    """
+    return _SENDER + sender_network(sender)
 
 
 def name_user(user: Any) -> str | None:

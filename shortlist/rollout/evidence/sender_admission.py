@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from typing import Final
 
@@ -11,14 +10,13 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.spec.serving import BACKEND
+from shortlist.system.sender_networks import sender_networks
 
 MAX_ADDRESS_SHARE: Final = 0.0025
 """Largest share of a track's requests at a step that one address may contribute; one request always counts. It is a
 quarter of the smallest difference that any check looks for (1 %)."""
 MAX_ADDRESSES: Final = 1_000_000
 """Most addresses that are remembered, each at every step; further ones are no evidence."""
-_IPV6_PREFIX: Final = 48
-"""Length of the prefix that one site gets."""
 _STEP_SENDER: Final = ["step", "sender"]
 _TRACK: Final = ["step", "canary"]
 _TRACK_SENDER: Final = [*_TRACK, "sender"]
@@ -70,7 +68,7 @@ class SenderAdmission:
 
     def _admit_addresses(self, requests: pl.DataFrame) -> pl.Series:
         """Return the numbers of the requests that are admitted, all of which no backend vouches for."""
-        requests = requests.with_columns(pl.Series("sender", _networks(requests["sender"]), dtype=pl.String))
+        requests = requests.with_columns(sender_networks(requests["sender"]).fill_null(""))
         first_users = pl.concat([self._first_users, requests.select(_FIRST_USERS.names()).cast(_FIRST_USERS)])
         self._first_users = first_users.unique(_STEP_SENDER, keep="first", maintain_order=True).head(MAX_ADDRESSES)
         offered = requests.join(self._first_users, on=[*_STEP_SENDER, "user"], how="semi", maintain_order="left")
@@ -119,19 +117,3 @@ def _address_limit(offered: npt.NDArray[np.int64], vouched: int) -> int:
 def is_backend(sender: str | None) -> bool:
     """Whether a sender presented the token of the application's own servers."""
     return sender == BACKEND
-
-
-def _networks(senders: pl.Series) -> list[str]:
-    """Return the sender that each address stands for: of IPv6 a whole site, whose addresses one client may have."""
-    by_sender = {sender: _network(sender) for sender in senders.unique()}
-    return [by_sender[sender] for sender in senders]
-
-
-def _network(sender: str | None) -> str:
-    try:
-        address = ipaddress.ip_address(sender or "")
-    except ValueError:
-        return sender or ""
-    if address.version == 4:
-        return str(address)
-    return str(address.ipv4_mapped or ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))

@@ -12,7 +12,7 @@ from served_shop import DECLARED, NOON, Shop, minutes
 
 from shortlist.contracts import Columns, DataError, ShortlistError
 from shortlist.data.collected import CollectedRows
-from shortlist.data.rules.contributions import BY_REQUEST, BY_SENDER, BY_USER
+from shortlist.data.rules.contributions import AMOUNT, BY_REQUEST, BY_SENDER, BY_USER, ROW_ID, find_excesses
 from shortlist.serving.log.logs import ANSWER_SCHEMA, prediction_schema
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Serving
@@ -297,9 +297,12 @@ def test_requests_with_guessed_ids_erase_no_row(shop: Shop) -> None:
     assert shop.collect(minutes(30)).batches[0].counts.repeated_requests == 40  # the same requests, sent again
 
 
-def test_one_id_of_many_requests_multiplies_no_outcomes(shop: Shop) -> None:
+@pytest.mark.parametrize("sender", ["192.0.2.7", "2001:db8::{:x}"])
+def test_one_id_of_many_requests_multiplies_no_outcomes(shop: Shop, sender: str) -> None:
     """A thousand requests with one id, and a thousand outcomes of it, would be a million outcomes."""
-    repeated = ({"request_id": "a", "sender": "192.0.2.7", "digest": f"{number:016x}"} for number in range(100))
+    repeated = (
+        {"request_id": "a", "sender": sender.format(number), "digest": f"{number:016x}"} for number in range(100)
+    )
     shop.answer(*repeated, {"request_id": "a", "sender": "10.0.0.1"})
     shop.outcome(*({"request_id": "a", "row": 0} for _ in range(100)))
     counts = shop.collect().batches[0].counts
@@ -326,6 +329,25 @@ def test_collected_rows_say_who_contributed_them(shop: Shop) -> None:
     assert rows[BY_SENDER].to_list() == [None, None, "192.0.2.7", "192.0.2.7", None, None]
     assert rows[BY_USER].unique().to_list() == ["1"]
     assert rows[BY_REQUEST].n_unique() == 3
+
+
+def test_ten_thousand_addresses_of_one_network_have_the_share_of_one_address(shop: Shop) -> None:
+    honest = [{"request_id": f"h{number}", "sender": f"10.0.{number // 250}.{number % 250}"} for number in range(1_000)]
+    hostile = [
+        {"request_id": f"{sender}{number}", "sender": sender.format(number)}
+        for sender in ("192.0.2.7", "2001:db8:0:{:x}::1")
+        for number in range(10_000)
+    ]
+    shop.answer(*({**request, "user_id": [user]} for user, request in enumerate(honest + hostile)))
+    shop.outcome({"request_id": "h0", "row": 0})
+    shop.collect()
+    reference = CollectedRows.parse(CollectedRows.describe_newest(shop.data, shop.stores, "shop"))
+    assert reference is not None
+    rows = pl.concat([rows for rows, _ in reference.iter_frames()])
+    rows = rows.with_columns(pl.col(Columns.IMPRESSION).alias(ROW_ID), pl.lit(1).alias(AMOUNT))
+    kept = rows.filter(find_excesses(rows, 0.01).is_null())[BY_SENDER].value_counts(sort=True).rows()
+    assert dict(kept[:2]) == {"192.0.2.7": 20, "2001:db8::/48": 20}  # ten times the median contribution
+    assert [count for _, count in kept[2:]] == [2] * 1_000
 
 
 def test_a_withdrawn_batch_is_left_out_and_its_answers_are_not_collected_again(shop: Shop) -> None:

@@ -95,6 +95,17 @@ def test_ten_thousand_rows_of_one_item_count_as_a_share_of_it(hostile: str, send
     ]
 
 
+def test_ten_thousand_addresses_of_one_network_count_as_one_address() -> None:
+    counts = []
+    for client in ("192.0.2.7", "2001:db8:0:{:x}::1"):
+        traffic = Traffic(OpenTiles(PLAN))
+        traffic.honest(4_000)
+        for address in range(10_000):
+            traffic.send(name_sender(client.format(address)), [7])
+        counts.append(traffic.count("item", 7))
+    assert counts[0] == counts[1]
+
+
 def test_an_item_with_most_rows_of_a_tile_is_moved_by_the_share() -> None:
     traffic = Traffic(OpenTiles(PLAN))
     for user in range(10_000):

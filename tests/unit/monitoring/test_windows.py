@@ -282,22 +282,24 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("has_invented_users", [False, True])
+@pytest.mark.parametrize(
+    ("sender", "has_invented_users"), [("192.0.2.7", False), ("192.0.2.7", True), ("2001:db8:0:{:x}::1", True)]
+)
 @pytest.mark.parametrize("attack", HOSTILE)
 def test_one_client_moves_no_window_by_more_than_a_hundredth(
-    traffic: Traffic, attack: str, has_invented_users: bool
+    traffic: Traffic, attack: str, sender: str, has_invented_users: bool
 ) -> None:
     honest_day(traffic)
     calm = traffic.read()
     traffic.answer(
         *(
             {"request_id": f"x{number}", "user": f"x{number * has_invented_users}", "user_id": [9], "time": NOON,
-             "sender": "192.0.2.7", **HOSTILE[attack]}
-            for number in range(5_000)
+             "sender": sender.format(number), **HOSTILE[attack]}
+            for number in range(10_000)
         )
     )  # fmt: skip
     if attack != "without outcomes":
-        traffic.outcome(*((f"x{number}", 0, 0) for number in range(5_000)))
+        traffic.outcome(*((f"x{number}", 0, 0) for number in range(10_000)))
     window = traffic.read()
     assert (calm.requests, calm.coverage, calm.future) == (1_000, 1.0, 0)
     assert window.requests <= 1_011

@@ -337,7 +337,7 @@ class EventCounts:
 
     def _contributors(self, inputs: Inputs, context: RequestContext) -> list[str | None]:
         if not self._vouches_for_users(context.sender):
-            return [name_sender(context.sender or "")]
+            return [name_sender(context.sender)]
         user = self._streaming.user
         users = [None] if user is None or user not in inputs.sent else self._values(inputs, user)
         return [name_user(context.user if user is None else user) for user in users]

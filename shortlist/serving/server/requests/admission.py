@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Self
 
 from shortlist.serving.server.requests.request_errors import OverloadedError, TooManyBytesError
 from shortlist.spec.serving import Overload
+from shortlist.system.sender_networks import sender_network
 
 _MIN_DURATIONS: Final = 64
 """Smallest number of request durations that are kept."""
@@ -92,7 +93,7 @@ class Admission:
 
     def slot(self, sender: str | None = None) -> AdmissionSlot:
         """Return a slot, to be entered as a context manager, for a request of a sender; None: it is not known."""
-        return AdmissionSlot(self, sender or "")
+        return AdmissionSlot(self, sender_network(sender))
 
     async def enter(self, sender: str = "") -> float:
         """Wait for a slot and take it; return the time at which it was taken (`time.perf_counter`).

@@ -74,12 +74,13 @@ def test_the_estimated_wait_is_the_queue_times_the_median_and_long_waits_are_ref
     asyncio.run(run())
 
 
-def test_senders_take_turns_and_one_that_asks_for_too_much_waits_for_itself_alone() -> None:
+@pytest.mark.parametrize(("client", "network"), [("192.0.2.7", "192.0.2.7"), ("2001:db8:0:{:x}::1", "2001:db8::/48")])
+def test_senders_take_turns_and_one_that_asks_for_too_much_waits_for_itself_alone(client: str, network: str) -> None:
     async def run() -> None:
         queue, order, may_end = admission(took=0.5, max_concurrent=2, max_waiting=6), [], asyncio.Event()
 
         async def request(sender: str) -> None:
-            async with queue.slot(sender):
+            async with queue.slot(client.format(len(tasks)) if sender == "a" else sender):
                 await may_end.wait()
                 order.append(sender)
 
@@ -88,9 +89,9 @@ def test_senders_take_turns_and_one_that_asks_for_too_much_waits_for_itself_alon
             tasks.append(asyncio.create_task(request(sender)))
             await asyncio.sleep(0)
         assert queue.waiting == 6
-        assert (queue.wait_seconds("a"), queue.wait_seconds("b")) == (7 * 0.5 / 2, 2 * 0.5 / 2)
+        assert (queue.wait_seconds(network), queue.wait_seconds("b")) == (7 * 0.5 / 2, 2 * 0.5 / 2)
         with pytest.raises(OverloadedError):
-            await queue.enter("a")
+            await queue.enter(network)
         tasks += [asyncio.create_task(request(sender)) for sender in "bbbb"]
         await asyncio.sleep(0)
         assert queue.waiting == 6
