@@ -5,17 +5,18 @@ Every artefact also gets a file: kfp.local does not cache a task one of whose ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gates.export_validation import ExportValidation
 from shortlist.evaluation.metrics.measure import scores_file
-from shortlist.evaluation.metrics.pointwise import UnmeasurableError, check_classes
-from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError, check_class_counts
+from shortlist.evaluation.metrics.scores import iter_scores
 from shortlist.evaluation.verdict import GateVerdict, measured_numbers
 from shortlist.report.summary import best_epoch_record
 from shortlist.storage.artefacts import read_json, write_json
@@ -23,6 +24,9 @@ from shortlist.tracking.artefact_metadata import write_metadata
 
 _CURVE_POINTS: Final = 50
 """Points of a ROC curve, which is stored in the artefact's metadata, and so in a database."""
+_RANGE_SHIFT: Final = np.uint32(12)
+"""Bits of a score, as a float of 32, that its range leaves out."""
+_RANGES: Final = int(np.float32(1).view(np.uint32) >> _RANGE_SHIFT) + 1
 _CATEGORIES: Final = ["negative", "positive"]
 
 
@@ -108,14 +112,13 @@ def show_classification(artefact: ClassificationArtefact, scores: Path, threshol
         threshold: Least score that counts as positive; None: the label rate of the test rows.
     """
     try:
-        rows = read_scores(scores_file(scores), "test")
-        check_classes(rows.stored_labels)
+        counts = ScoreCounts.read(scores_file(scores))
     except UnmeasurableError as problem:
         write_metadata(artefact, problem=str(problem))
         write_json(_prepare_file(artefact.path), {"problem": str(problem)})
         return
-    used_threshold = rows.positives / rows.rows if threshold is None else threshold
-    curve, matrix = _roc(rows), confusion_matrix(rows, used_threshold)
+    used_threshold = counts.label_rate if threshold is None else threshold
+    curve, matrix = counts.roc(), confusion_matrix(scores_file(scores), used_threshold)
     artefact.log_roc_curve(*curve)
     artefact.log_confusion_matrix(_CATEGORIES, matrix)
     write_metadata(artefact, threshold=round(used_threshold, 6))
@@ -131,24 +134,53 @@ def show_classification(artefact: ClassificationArtefact, scores: Path, threshol
     write_json(_prepare_file(artefact.path), curves)
 
 
-def confusion_matrix(rows: ScoredRows, threshold: float) -> list[list[int]]:
-    """Return counts of rows: a line per label, negative first, and a column per prediction, negative first."""
-    is_positive, labels = rows.stored_scores >= np.float64(threshold), rows.stored_labels
-    return [[int((is_positive[labels == label] == answer).sum()) for answer in (False, True)] for label in (0, 1)]
+def confusion_matrix(scores: Path, threshold: float) -> list[list[int]]:
+    """Return counts of test rows: a line per label, negative first, and a column per prediction, negative first."""
+    counts = np.zeros((2, 2), np.intp)
+    for piece in iter_scores(scores, "test"):
+        np.add.at(counts, (piece.labels.astype(np.intp), (piece.scores >= np.float64(threshold)).astype(np.intp)), 1)
+    matrix: list[list[int]] = counts.tolist()
+    return matrix
 
 
-def _roc(rows: ScoredRows) -> tuple[list[float], list[float], list[float]]:
-    """Return false and true positive rates at thresholds, from the highest to the lowest, both ends included."""
-    cuts = np.unique(np.quantile(rows.scores, np.linspace(0, 1, _CURVE_POINTS)))[::-1]
-    rates = (_rates(rows.stored_scores[rows.stored_labels == label], cuts) for label in (0, 1))
-    fpr, tpr = ([0.0, *rate] for rate in rates)
-    return fpr, tpr, [1.0, *cuts.round(6).tolist()]
+class ScoreCounts(NamedTuple):
+    """How many test rows of each class have a score of some range; ranges differ by a factor of 1.0005 or less."""
 
+    rows: npt.NDArray[np.intp]
+    """Shape (2, ranges), negative rows first, by ascending score."""
 
-def _rates(scores: np.ndarray, cuts: np.ndarray) -> Sequence[float]:
-    ordered = np.sort(scores)
-    rates: list[float] = (1 - np.searchsorted(ordered, cuts, "left") / ordered.size).round(6).tolist()
-    return rates
+    @classmethod
+    def read(cls, scores: Path) -> ScoreCounts:
+        """Read them from a scores file.
+
+        Raises:
+            UnmeasurableError: As `iter_scores`, or all labels are equal.
+        """
+        rows = np.zeros((2, _RANGES), np.intp)
+        for piece in iter_scores(scores, "test"):
+            # The bits of positive floats have the order of the floats; adding 0 turns -0 into 0.
+            ranges = (piece.scores.astype(np.float32) + np.float32(0)).view(np.uint32) >> _RANGE_SHIFT
+            for label in (0, 1):
+                rows[label] += np.bincount(ranges[piece.labels == label], minlength=_RANGES)
+        check_class_counts(int(rows[1].sum()), int(rows.sum()))
+        return cls(rows)
+
+    @property
+    def label_rate(self) -> float:
+        """Share of positive rows."""
+        return float(self.rows[1].sum() / self.rows.sum())
+
+    def roc(self) -> tuple[list[float], list[float], list[float]]:
+        """Return false and true positive rates at thresholds, from the highest to the lowest, both ends included.
+
+        A threshold is the beginning of a range, so that the rates at it are exact; ranges are those of quantiles.
+        """
+        ranks = np.linspace(0, self.rows.sum() - 1, _CURVE_POINTS).astype(np.intp)
+        cuts = np.unique(np.searchsorted(self.rows.sum(0).cumsum(), ranks, "right"))[::-1]
+        above = self.rows[:, ::-1].cumsum(1)[:, ::-1]
+        fpr, tpr = ([0.0, *rates] for rates in (above[:, cuts] / above[:, :1]).round(6).tolist())
+        thresholds = (cuts.astype(np.uint32) << _RANGE_SHIFT).view(np.float32).astype(np.float64)
+        return fpr, tpr, [1.0, *thresholds.round(6).tolist()]
 
 
 def _prepare_file(path: str) -> Path:

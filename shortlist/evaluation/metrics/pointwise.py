@@ -65,10 +65,18 @@ def check_classes(labels: Labels) -> None:
     Raises:
         UnmeasurableError: All labels are equal.
     """
-    positives = int(np.count_nonzero(labels))
+    check_class_counts(int(np.count_nonzero(labels)), labels.size)
+
+
+def check_class_counts(positives: int, rows: int) -> None:
+    """Raise for counts of rows of one class.
+
+    Raises:
+        UnmeasurableError: No row is positive, or all are.
+    """
     # AUC is undefined with one class; a day of only negatives must hold the gate, not pass it.
-    if positives in (0, labels.size):
-        raise UnmeasurableError(f"only one class: {positives} positives in {labels.size} rows")
+    if positives in (0, rows):
+        raise UnmeasurableError(f"only one class: {positives} positives in {rows} rows")
 
 
 Weights = npt.NDArray[np.floating[Any]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow.parquet as pq
 
 from shortlist.contracts import Columns, Files, best_column, label_column, score_column
 from shortlist.evaluation.metrics.pointwise import PIECE_ROWS, Floats, UnmeasurableError, check_scores, row_pieces
@@ -148,29 +150,78 @@ def read_scores(path: Path, split: Literal["validation", "test"], label: str = "
         UnmeasurableError: The file or a column is missing, there are no rows, an impression occurs twice, or a label or
             score is not valid.
     """
-    if not path.is_file():
-        raise UnmeasurableError(_find_missing_reason(path))
-    columns = pl.scan_parquet(path).collect_schema().names()
-    label_columns = (label_column(label), score_column(label)) if label else ()
-    for name in (*_REQUIRED_COLUMNS, *label_columns):
-        if name not in columns:
-            raise UnmeasurableError(f"{path.name} has no column '{name}'")
+    columns = _check_columns(path, (label_column(label), score_column(label)) if label else ())
     scores_frame = pl.scan_parquet(path)
     if label:
         scores_frame = _select_label(scores_frame, columns, label)
     frame = scores_frame.filter(pl.col(SPLIT) == split).drop(SPLIT).collect(engine="streaming")
     if not frame[Columns.IMPRESSION].is_sorted():
         frame = frame.sort(Columns.IMPRESSION)
-    if not frame.height:
-        raise UnmeasurableError(f"{path.name} holds no {split} rows")
-    if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():
-        raise UnmeasurableError(f"{path.name} holds {split} rows without a label or an impression")
+    labels, scores = _labels_and_scores(frame, path.name, split)
     if _repeats(frame[Columns.IMPRESSION]):
         raise UnmeasurableError(f"{path.name} scores an impression twice")
+    return ScoredRows(frame.drop(SCORE), labels, scores, _number_clusters(frame))
+
+
+class ScoredPiece(NamedTuple):
+    """Consecutive rows of one split, in the order of the file."""
+
+    frame: pl.DataFrame
+    """The columns that were asked for."""
+    labels: npt.NDArray[Any]
+    scores: npt.NDArray[np.floating[Any]]
+
+
+def iter_scores(path: Path, split: Literal["validation", "test"], columns: Iterable[str] = ()) -> Iterator[ScoredPiece]:
+    """Yield the rows of a split in a scores file piece by piece: of many rows no more are in memory.
+
+    Args:
+        path: The scores file.
+        split: Part of the split to read.
+        columns: Further columns to read.
+
+    Raises:
+        UnmeasurableError: As `read_scores`, but for impressions that occur twice in different pieces.
+    """
+    _check_columns(path)
+    names, rows = [*dict.fromkeys((*_REQUIRED_COLUMNS, *columns))], 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(PIECE_ROWS, columns=names):
+            frame = cast(pl.DataFrame, pl.from_arrow(batch)).filter(pl.col(SPLIT) == split)
+            rows += frame.height
+            if frame.height:
+                yield ScoredPiece(frame.select(columns), *_labels_and_scores(frame, path.name, split))
+    if not rows:
+        raise _no_rows_error(path.name, split)
+
+
+def _check_columns(path: Path, further: Iterable[str] = ()) -> list[str]:
+    """Return the names of the columns of a scores file, in which none is missing."""
+    if not path.is_file():
+        raise UnmeasurableError(_find_missing_reason(path))
+    columns = pl.scan_parquet(path).collect_schema().names()
+    for name in (*_REQUIRED_COLUMNS, *further):
+        if name not in columns:
+            raise UnmeasurableError(f"{path.name} has no column '{name}'")
+    return columns
+
+
+def _labels_and_scores(
+    frame: pl.DataFrame, file: str, split: str
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.floating[Any]]]:
+    """Return the labels and the scores of rows, checked."""
+    if not frame.height:
+        raise _no_rows_error(file, split)
+    if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():
+        raise UnmeasurableError(f"{file} holds {split} rows without a label or an impression")
     score = frame[SCORE] if frame[SCORE].dtype == pl.Float32 else frame[SCORE].cast(pl.Float64)
     labels, scores = frame[Columns.LABEL].to_numpy(), score.fill_null(float("nan")).to_numpy()
     check_scores(labels, scores)
-    return ScoredRows(frame.drop(SCORE), labels, scores, _number_clusters(frame))
+    return labels, scores
+
+
+def _no_rows_error(file: str, split: str) -> UnmeasurableError:
+    return UnmeasurableError(f"{file} holds no {split} rows")
 
 
 def _repeats(ordered: pl.Series) -> bool:

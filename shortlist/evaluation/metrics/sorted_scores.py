@@ -2,57 +2,52 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.evaluation.metrics.pointwise import Floats, Weights, row_pieces
-from shortlist.evaluation.metrics.scores import Clusters, ScoredRows
+from shortlist.evaluation.metrics import pointwise
+from shortlist.evaluation.metrics.pointwise import Floats, row_pieces
+from shortlist.evaluation.metrics.scores import ScoredRows
 
-
-class _Piece(NamedTuple):
-    """Consecutive rows in the order of their scores, those of equal scores together."""
-
-    positive_clusters: Clusters
-    negative_clusters: Clusters
-    negatives_below: npt.NDArray[np.int32]
-    """Number of the piece's negatives that are scored below each positive."""
-    negatives_not_above: npt.NDArray[np.int32]
-    positive_row_weights: Weights | float
-    negative_row_weights: Weights | float
-
-
-class _Tie(NamedTuple):
-    """More rows of one score than a piece should have, as those of a model that scores all rows the same."""
-
-    positive_clusters: Clusters
-    negative_clusters: Clusters
-    positive_row_weights: Weights | float
-    negative_row_weights: Weights | float
+_HALF: Final = np.uint64(32)
+"""Bits of half a machine word."""
+_LOW_BITS: Final = np.uint64(2**32 - 1)
 
 
 class SortedScores:
     """Scores that are sorted once, so that the AUC under any weights of the users takes one pass without sorting."""
 
     def __init__(self, rows: ScoredRows) -> None:
-        # Each array of all rows is freed as soon as it can be: of many rows they are the largest of a step.
-        scores = np.sort(rows.stored_scores)
-        starts = scores[[piece.start for piece in row_pieces(scores.size)]]
-        firsts, ends = (np.searchsorted(scores, starts, side=side) for side in ("left", "right"))
-        long_ties = ends - firsts > row_pieces(scores.size)[0].stop
-        cuts = sorted({*firsts.tolist(), *ends[long_ties].tolist(), scores.size})
-        del scores
-        order = np.argsort(rows.stored_scores, kind="stable")
-        weights = rows.weights
-        self._pieces = [_make_piece(rows, weights, order[first:last]) for first, last in pairwise(cuts)]
+        from shortlist.evaluation.metrics.bootstrap_kernels import CLUSTER_SHIFT, NEW_SCORE, PLACE_SHIFT, POSITIVE
 
-    def auc(self, weights: npt.NDArray[Any]) -> float:
+        # A machine word per row, sorted in place, and then replaced piece by piece: of many rows another array would
+        # be the largest of a step. Sorting words takes a ninth of the time of sorting row numbers by score.
+        words, scores, weights = np.empty(rows.rows, np.uint64), _order_numbers(rows.stored_scores), rows.weights
+        for piece in row_pieces(rows.rows):
+            numbers = np.arange(piece.start, piece.stop, dtype=np.uint64)
+            words[piece] = (scores[piece].astype(np.uint64) << _HALF) | numbers
+        del scores
+        words.sort()
+        self._row_weights = np.empty(0 if weights is None else rows.rows)
+        self._piece_rows, last_score = pointwise.PIECE_ROWS, -1
+        for piece in row_pieces(rows.rows):
+            numbers, piece_scores = words[piece] & _LOW_BITS, (words[piece] >> _HALF).astype(np.int64)
+            bits = (rows.stored_labels[numbers] == 1) * np.uint64(POSITIVE)
+            bits |= (np.diff(piece_scores, prepend=last_score) > 0) * np.uint64(NEW_SCORE)
+            bits |= np.arange(numbers.size, dtype=np.uint64) << np.uint64(PLACE_SHIFT)
+            words[piece] = np.sort((rows.clusters[numbers].astype(np.uint64) << np.uint64(CLUSTER_SHIFT)) | bits)
+            last_score = piece_scores[-1]
+            if weights is not None:
+                self._row_weights[piece] = weights[numbers]
+        self._rows = words
+
+    def auc(self, weights: npt.NDArray[np.uint8]) -> float:
         """Return the AUC with a weight per user; see `auc_and_rate`."""
         return self.auc_and_rate(weights)[0]
 
-    def auc_and_rate(self, weights: npt.NDArray[Any]) -> tuple[float, float]:
+    def auc_and_rate(self, weights: npt.NDArray[np.uint8]) -> tuple[float, float]:
         """Return the AUC and the label rate in which a row's weight is that of its user times its own.
 
         Args:
@@ -62,46 +57,21 @@ class SortedScores:
             The AUC, in which ties count half; NaN when all weight lies on one class. The label rate; NaN without
             weight.
         """
-        correct_pairs = positives = negatives = 0.0
-        for piece in self._pieces:
-            if isinstance(piece, _Tie):
-                positive_sum = _sum_weights(weights, piece.positive_clusters, piece.positive_row_weights)
-                negative_sum = _sum_weights(weights, piece.negative_clusters, piece.negative_row_weights)
-                correct_pairs += positive_sum * (negatives + negative_sum / 2)
-                positives, negatives = positives + positive_sum, negatives + negative_sum
-                continue
-            positive = weights.take(piece.positive_clusters) * piece.positive_row_weights
-            negative = weights.take(piece.negative_clusters) * piece.negative_row_weights
-            negatives_up_to = np.concatenate(([0.0], np.cumsum(negative)))
-            negatives_beaten = (
-                negatives_up_to.take(piece.negatives_below) + negatives_up_to.take(piece.negatives_not_above)
-            ) / 2
-            positive_sum = float(positive.sum())
-            correct_pairs += weighted_sum(positive, negatives_beaten) + positive_sum * negatives
-            positives, negatives = positives + positive_sum, negatives + float(negatives_up_to[-1])
+        from shortlist.evaluation.metrics.bootstrap_kernels import sum_pairs
+
+        assert weights.dtype == np.uint8
+        correct_pairs, positives, negatives = sum_pairs(self._rows, self._piece_rows, weights, self._row_weights)
         pairs, weight = positives * negatives, positives + negatives
         return (correct_pairs / pairs if pairs else float("nan"), positives / weight if weight else float("nan"))
 
 
-def _sum_weights(weights: npt.NDArray[Any], clusters: Clusters, row_weights: Weights | float) -> float:
-    """Return the sum of the weights of rows, each that of its cluster times its own."""
-    total = 0.0
-    for piece in row_pieces(clusters.size):
-        total += float((weights.take(clusters[piece]) * np.broadcast_to(row_weights, clusters.shape)[piece]).sum())
-    return total
-
-
-def _make_piece(rows: ScoredRows, weights: Weights | None, order: npt.NDArray[np.intp]) -> _Piece | _Tie:
-    is_positive, scores = rows.stored_labels[order] == 1, rows.stored_scores[order]
-    positive_rows, negative_rows = order[is_positive], order[~is_positive]
-    row_weights = (1.0, 1.0) if weights is None else (weights[positive_rows], weights[negative_rows])
-    if len(row_pieces(scores.size)) > 1 and scores[0] == scores[-1]:
-        return _Tie(rows.clusters[positive_rows], rows.clusters[negative_rows], *row_weights)
-    negatives = scores[~is_positive]
-    below, not_above = (
-        np.searchsorted(negatives, scores[is_positive], side=side).astype(np.int32) for side in ("left", "right")
-    )
-    return _Piece(rows.clusters[positive_rows], rows.clusters[negative_rows], below, not_above, *row_weights)
+def _order_numbers(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[Any]:
+    """Return a number below 2^32 per row, in the order of the scores; equal scores have equal numbers."""
+    if scores.dtype == np.float32:
+        # The bits of positive floats have the order of the floats; adding 0 turns -0 into 0.
+        return (scores + np.float32(0)).view(np.uint32)
+    ranks: npt.NDArray[Any] = np.unique(scores, return_inverse=True)[1]
+    return ranks
 
 
 def weighted_sum(values: npt.NDArray[Any], weights: Floats) -> float:

@@ -13,7 +13,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files, score_column
 from shortlist.evaluation.metrics.measure import scores_file
-from shortlist.evaluation.metrics.scores import read_scores
+from shortlist.evaluation.metrics.scores import further_labels, iter_scores
 from shortlist.features.declared.slates import SLATE
 from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.features.rows.table_rows import read_day
@@ -29,6 +29,8 @@ from shortlist.storage.tables import DayTable
 
 _TRUTH = "label_scored"
 """Labels of the scores file; the log has its own label column."""
+_DRAW = "draw"
+"""Random number of each row."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class ServedBatch:
 
 
 def draw_reference_rows(scores: Path, count: int, seed: int) -> ReferenceRows:
-    """Return randomly drawn test rows; all rows when there are at most `count`.
+    """Return randomly drawn test rows, by impression; all rows when there are at most `count`.
+
+    The rows with the smallest random numbers are kept, so that their memory depends on `count` alone.
 
     Args:
         scores: Scores written by the training step.
@@ -71,13 +75,19 @@ def draw_reference_rows(scores: Path, count: int, seed: int) -> ReferenceRows:
     Raises:
         UnmeasurableError: There are no scores.
     """
-    scored = read_scores(scores_file(scores), "test")
-    row_numbers = np.sort(np.random.default_rng(seed).permutation(scored.rows)[:count])
-    further_columns = [name for name in scored.frame.columns if name.startswith(score_column(""))]
-    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY, *further_columns)[row_numbers]
-    labels = pl.Series(_TRUTH, scored.stored_labels[row_numbers].astype(np.float64))
-    reference_scores = pl.Series("score", scored.stored_scores[row_numbers].astype(np.float32))
-    return ReferenceRows(frame.with_columns(labels, reference_scores), scored.rows)
+    file, random = scores_file(scores), np.random.default_rng(seed)
+    names = Columns.IMPRESSION, Columns.DAY, *map(score_column, further_labels(file))
+    drawn, test_rows = pl.DataFrame(), 0
+    for piece in iter_scores(file, "test", names):
+        test_rows += piece.labels.size
+        rows = piece.frame.with_columns(
+            pl.Series(_TRUTH, piece.labels.astype(np.float64)),
+            pl.Series("score", piece.scores.astype(np.float32)),
+            pl.Series(_DRAW, random.random(piece.labels.size)),
+        )
+        drawn = pl.concat([drawn, rows.bottom_k(count, by=_DRAW)]) if drawn.height else rows
+        drawn = drawn.bottom_k(count, by=_DRAW)
+    return ReferenceRows(drawn.drop(_DRAW).sort(Columns.IMPRESSION), test_rows)
 
 
 class ServedRows:

@@ -80,7 +80,7 @@ def test_weights_are_those_of_scikit_learn() -> None:
         assert rows_ == weights[is_user_row].sum()
     frame = pl.DataFrame({Columns.USER: users, Columns.WEIGHT: weights})
     whole = SortedScores(ScoredRows(frame, labels, scores, np.zeros(500, np.intp)))
-    assert whole.auc(np.ones(1)) == pytest.approx(auc(labels, scores, weights))
+    assert whole.auc(np.ones(1, np.uint8)) == pytest.approx(auc(labels, scores, weights))
 
 
 def test_a_row_of_weight_two_counts_as_two_rows() -> None:
