@@ -14,7 +14,7 @@ from models.embedding.reading.chunks import Chunk
 from models.embedding.reading.layout import Layout
 from models.embedding.table.admission import BucketAdmission
 from models.embedding.training.network_fit import SCORING_ROWS, WEIGHTS, ChampionNetwork, NetworkFit
-from models.embedding.training.train import batch_log_odds
+from models.embedding.training.train import batch_log_odds, join_arrays
 from models.embedding.training.unknown_ids import average_unknown_ids
 from models.embedding_section import EmbeddingSection
 from models.objectives import check_lists, learning_lists, list_column
@@ -104,7 +104,8 @@ class EmbeddingRanker(Ranker[SectionT]):
         chunk = Chunk.decoded(frame.select(feature.name for feature in self.features), self._layout)
         edges = range(0, chunk.rows, SCORING_ROWS)
         batches = (chunk.batch(first, min(first + SCORING_ROWS, chunk.rows)) for first in edges)
-        return np.concatenate([batch_log_odds(self._model, batch.to(self._device)) for batch in batches])
+        log_odds = (batch_log_odds(self._model, batch.to(self._device)) for batch in batches)
+        return join_arrays(log_odds, chunk.rows)
 
     def _write(self, folder: Path) -> None:
         save_file({name: tensor.cpu() for name, tensor in self._model.state_dict().items()}, folder / WEIGHTS)

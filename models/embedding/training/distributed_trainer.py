@@ -8,7 +8,7 @@ in it a step is that of one process up to the order of additions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from models.embedding.table.sharded import ShardedAdagrad, ShardedTable
 from models.embedding.training.losses import weighted_row_losses
 from models.embedding.training.order_loss import ORDER_LOSSES
 from models.embedding.training.step import StepOptions, make_adam, step_options
-from models.embedding.training.train import Loaders, Training, ValidationRows, score_batch
+from models.embedding.training.train import Loaders, Training, ValidationRows, score_in_order
 from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError
 from shortlist.ranking.inputs import LearningTable
@@ -127,12 +127,9 @@ class DistributedTrainer(Training):
         return float(flat_gradients[-2]), total_rows
 
     def _score_validation_by_label(self, validation: BatchLoader) -> list[ValidationRows]:
-        batch_scores = []
-        for batch in self._padded_with_empty_batches(validation.in_order()):
-            if not self._total_rows(batch):
-                break
-            batch_scores.append(np.stack([batch.labels_B.cpu().numpy(), score_batch(self._model, batch)]))
-        labels, scores = np.concatenate(self._group.gather(np.concatenate(batch_scores, axis=1)), axis=1)
+        batches = takewhile(self._total_rows, self._padded_with_empty_batches(validation.in_order()))
+        columns = score_in_order(self._model, batches, validation)
+        labels, scores = np.concatenate(self._group.gather(columns), axis=1)
         list_numbers = validation.lists_in_order()
         if list_numbers is None:
             return [ValidationRows.from_weighted_labels(labels, scores, None)]

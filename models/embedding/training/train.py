@@ -6,6 +6,7 @@ import ctypes
 import math
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -245,17 +246,11 @@ class Training:
 
     def _score_validation_by_label(self, validation: BatchLoader) -> list[ValidationRows]:
         """Return all rows of the validation days with their scores, once per label, the label first."""
-        labels, scores = [], []
-        for batch in validation.in_order():
-            labels.append(batch.labels_B.cpu().numpy())
-            scores.append(score_batch(self._model, batch.to(self._device)))
-        weighted_labels_NH, scores_NH = (
-            np.concatenate(batches).reshape(-1, self._section.outputs) for batches in (labels, scores)
-        )
+        columns = score_in_order(self._model, (batch.to(self._device) for batch in validation.in_order()), validation)
         lists = validation.lists_in_order()
         return [
             ValidationRows.from_weighted_labels(*labels_and_scores, lists)
-            for labels_and_scores in zip(weighted_labels_NH.T, scores_NH.T, strict=True)
+            for labels_and_scores in zip(*np.split(columns, 2), strict=True)
         ]
 
     def _diverged_error(self, location: str, loss: float) -> TrainingError:
@@ -280,6 +275,41 @@ def batch_log_odds(model: EmbeddingModel, batch: Batch) -> np.ndarray:
 def score_batch(model: EmbeddingModel, batch: Batch) -> np.ndarray:
     """Return the probabilities of a batch, shape (B,), float32."""
     return probabilities(batch_log_odds(model, batch))
+
+
+def join_arrays(arrays: Iterable[np.ndarray], rows: int) -> np.ndarray:
+    """Return arrays joined along their first dimension, each copied to its place when it comes.
+
+    Kept until all have come, the small array of every batch would lie in the place of a large one that was freed, where
+    no large one fits any more: the process would grow by several MB per batch.
+
+    Args:
+        arrays: At least one.
+        rows: Their rows together.
+    """
+    joined, filled = np.empty(0), 0
+    for array in arrays:
+        if not filled:
+            joined = np.empty((rows, *array.shape[1:]), array.dtype)
+        joined[filled : filled + len(array)] = array
+        filled += len(array)
+    assert filled == rows, f"{filled} of {rows} rows"
+    return joined
+
+
+def score_in_order(model: EmbeddingModel, batches: Iterable[Batch], loader: BatchLoader) -> np.ndarray:
+    """Return the labels, then the scores of all rows of a loader, float32, shape (2 H, rows).
+
+    Args:
+        model: The network.
+        batches: The loader's batches in order, on the network's device.
+        loader: The loader.
+    """
+    scored = (
+        np.column_stack([batch.labels_B.cpu().numpy(), score_batch(model, batch)]).astype(np.float32, copy=False)
+        for batch in batches
+    )
+    return np.ascontiguousarray(join_arrays(scored, loader.rows).T)
 
 
 _M_TRIM_THRESHOLD: Final = -1
