@@ -84,10 +84,10 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=2]
 	@$(MAKE) --no-print-directory --jobs 2 tests lint
 
-# Several processes share the cores, so each computes with one thread: a sixth less processor time. The long tests, and
-# what a user runs, have all threads.
-tests: export OMP_NUM_THREADS = 1
-tests: export POLARS_MAX_THREADS = 1
+# Several processes share the cores, so each computes with one thread: a sixth less processor time. What a user runs has
+# all threads.
+tests test-long: export OMP_NUM_THREADS = 1
+tests test-long: export POLARS_MAX_THREADS = 1
 tests: $(READY_TEST) $(READY_TRITON)
 	@$(BIN)/pytest -m "not gpu and not long and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 

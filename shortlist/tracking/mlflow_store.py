@@ -7,9 +7,13 @@ import hashlib
 import json
 import os
 import platform
+import shutil
+import sqlite3
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -50,6 +54,8 @@ _VIEW: Final = {"mlflow.experimentKind": "custom_model_development"}
 _REQUIREMENTS: Final = "requirements.txt"
 _ENVIRONMENT: Final = "python_env.yaml"
 """Files beside MLmodel, as MLflow names them."""
+_EMPTY_DATABASES: Final = "empty-databases"
+"""Folder of the environment with an empty database of MLflow's version."""
 _MAX_METRICS, _MAX_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
 
 
@@ -479,11 +485,31 @@ def _open_client(uri: str) -> Any:
 
 
 def _create_database(database: Path) -> None:
-    """Create the tables under a temporary name: MLflow can never open a store whose creation was interrupted."""
+    """Create the tables under a temporary name: MLflow can never open a store whose creation was interrupted.
+
+    MLflow's migrations take seconds of processor time; the environment keeps an empty database, which is copied.
+    """
     staging = database.with_name(database.name + ".partial")
     staging.unlink(missing_ok=True)
-    _client(sqlite_uri(staging))
+    empty_database = Path(sys.prefix) / _EMPTY_DATABASES / f"mlflow-{version('mlflow')}.db"
+    if empty_database.exists():
+        shutil.copyfile(empty_database, staging)
+    else:
+        _client(sqlite_uri(staging))
+        with suppress(OSError, sqlite3.OperationalError):  # an environment that this process may not write to
+            _keep_empty_copy(staging, empty_database)
     staging.rename(database)
+
+
+def _keep_empty_copy(database: Path, copy: Path) -> None:
+    """Copy a new database without MLflow's first experiment, whose location depends on the working directory."""
+    copy.parent.mkdir(exist_ok=True)
+    temporary = copy.with_suffix(f".{os.getpid()}")
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(temporary)) as target:
+        source.backup(target)
+        target.execute("DELETE FROM experiments")
+        target.commit()
+    temporary.replace(copy)
 
 
 def _client(uri: str) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,4 +73,23 @@ def test_ci_runs_the_long_tests_too() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
     assert '\nLONG := -m "long and not gpu"\n' in makefile
     assert "\t@$(BIN)/pytest $(LONG) -n $(WORKERS) --maxprocesses 2 --durations 25 \\\n" in makefile
-    assert (TESTS.parent / ".ci/run").read_text().splitlines()[-2:] == ["make test", "make test-long"]
+
+
+@pytest.mark.parametrize("failing", ["nothing", "check", "test", "test-long", "fresh_machine.sh", "images.sh"])
+def test_ci_runs_both_parts_and_fails_where_any_step_fails(tmp_path: Path, failing: str) -> None:
+    (tmp_path / ".ci").mkdir()
+    run = shutil.copy(TESTS.parent / ".ci/run", tmp_path / ".ci/run")
+    program_text = """#!/bin/sh
+echo "$(basename "$0") $1" >> "$PWD/steps"
+[ "$1" != "$FAILING" ] && [ "${0##*/}" != "$FAILING" ]
+"""
+    for program in ("make", ".ci/fresh_machine.sh", ".ci/images.sh"):
+        (tmp_path / program).write_text(program_text)
+        (tmp_path / program).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FAILING": failing}
+    completed = subprocess.run([run], env=environment, capture_output=True, text=True, check=False)
+    assert (completed.returncode == 0) == (failing == "nothing"), completed.stderr
+    steps = (tmp_path / "steps").read_text().splitlines()
+    tests = {"test": ["make test"], "check": [], "fresh_machine.sh": []}.get(failing, ["make test", "make test-long"])
+    assert [step for step in steps if step.startswith("make ")] == ["make setup", "make check", *tests]
+    assert {"fresh_machine.sh ", "images.sh "} <= set(steps)

@@ -375,6 +375,7 @@ def import_feast() -> Any:
     try:
         with warnings.catch_warnings():  # Feast replaces the warning filters
             import feast
+            import feast.infra.data_sources.mlflow  # as the offline store does when it reads for the first time
     finally:
         typeguard.typechecked = typechecked
         for name, value in declared.items():

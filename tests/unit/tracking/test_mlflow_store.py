@@ -1,7 +1,9 @@
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -393,7 +395,9 @@ def test_two_processes_can_open_a_new_store_at_once_after_a_killed_one(tmp_path:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mlflow.db.partial").write_text("half a database")
     uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
-    program = f"from shortlist.tracking.mlflow_store import Tracker; Tracker({uri!r}, 'spec')"
+    # In an environment without an empty database, so that the tables are made by MLflow's migrations.
+    program = f"import sys; sys.prefix = {str(tmp_path / 'environment')!r}\n"
+    program += f"from shortlist.tracking.mlflow_store import Tracker; Tracker({uri!r}, 'spec')"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": "."}
     processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -401,3 +405,35 @@ def test_two_processes_can_open_a_new_store_at_once_after_a_killed_one(tmp_path:
         ("", 0),
         ("", 0),
     ]  # and neither speaks
+
+
+def test_a_new_store_is_a_copy_of_an_empty_one_where_the_environment_may_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    databases = [tmp_path / name / "mlflow.db" for name in ("read-only", "migrated", "copied")]
+    for database in databases:
+        database.parent.mkdir()
+    Tracker(f"sqlite:///{databases[0]}", "spec")  # there is no such environment
+    (tmp_path / "environment").mkdir()
+    Tracker(f"sqlite:///{databases[1]}", "spec")
+
+    def migrate(*_: object) -> None:
+        raise AssertionError("the tables were made by MLflow's migrations")
+
+    monkeypatch.setattr("alembic.command.upgrade", migrate)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    Tracker(f"sqlite:///{databases[2]}", "spec")
+    tables, locations = zip(*map(read_database, databases), strict=True)
+    assert tables[0] == tables[1] == tables[2]
+    assert locations[0] == locations[1] != locations[2] == f"{tmp_path}/elsewhere/mlruns/0"
+
+
+def read_database(database: Path) -> tuple[list[Any], str]:
+    """Return the tables with MLflow's version of them, and the location of MLflow's first experiment."""
+    with closing(sqlite3.connect(database)) as connection:
+        tables = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+        versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        (location,) = connection.execute("SELECT artifact_location FROM experiments WHERE name = 'Default'").fetchone()
+    return tables + versions, location
