@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class KilledRuns:
     """Kills after which the command succeeded without being given again."""
     differences: list[str] = field(default_factory=list)
     """Runs that report something else than the undisturbed run, or that failed without a kill."""
-    programs: dict[str, int] = field(default_factory=dict)
+    programs: Counter[str] = field(default_factory=Counter)
     """Kills by name of the killed process."""
 
 
@@ -61,8 +62,9 @@ def read_results(runs: Path) -> dict[str, Any]:
 
 
 def kill_in_runs(
-    command: Callable[[Path], Sequence[str]], folder: Path, kills: int, seed: int, per_run: int = KILLS_PER_RUN
-) -> KilledRuns:
+    command: Callable[[Path], Sequence[str]], folder: Path, kills: int, seed: int, per_run: int = KILLS_PER_RUN,
+    at_once: int = 1,
+) -> KilledRuns:  # fmt: skip
     """Kill processes of runs, and compare their results with those of an undisturbed run.
 
     Args:
@@ -71,6 +73,7 @@ def kill_in_runs(
         kills: Number of kills in all.
         seed: Seed of the moments and of the choice of processes.
         per_run: Most kills of one run.
+        at_once: Most processes that are killed at one moment, as where the memory of a machine is used up.
     """
     generator, outcome = random.Random(seed), KilledRuns()
     began = time.monotonic()
@@ -81,9 +84,10 @@ def kill_in_runs(
         runs, remaining_kills, code = folder / f"runs-{outcome.runs}", min(per_run, kills - outcome.kills), 1
         while code:
             process = _start(command(runs), folder)
-            if remaining_kills and (name := _kill_process(process, generator, generator.uniform(0, seconds))):
-                remaining_kills, outcome.kills = remaining_kills - 1, outcome.kills + 1
-                outcome.programs[name] = outcome.programs.get(name, 0) + 1
+            delay_seconds, most = generator.uniform(0, seconds), min(at_once, remaining_kills)
+            if most and (names := _kill_processes(process, generator, delay_seconds, most)):
+                remaining_kills, outcome.kills = remaining_kills - len(names), outcome.kills + len(names)
+                outcome.programs.update(names)
                 code = _finish(process)
                 outcome.survived += code == 0
             else:
@@ -103,20 +107,23 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - ourselves
 
 
-def _kill_process(process: subprocess.Popen[bytes], generator: random.Random, delay_seconds: float) -> str | None:
-    """Kill a process of a command some seconds after its start; return its name, None where the command ended first."""
+def _kill_processes(
+    process: subprocess.Popen[bytes], generator: random.Random, delay_seconds: float, most: int
+) -> list[str]:
+    """Kill processes of a command some seconds after its start; return their names, none where it ended first."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(delay_seconds)
-        return None
-    while process.poll() is None:
+        return []
+    names: list[str] = []
+    while process.poll() is None and not names:
         with suppress(psutil.NoSuchProcess):
-            if children := psutil.Process(process.pid).children(recursive=True):
-                child = generator.choice(children)
+            children = psutil.Process(process.pid).children(recursive=True)
+            for child in generator.sample(children, min(most, len(children))):
                 name = child.name()
                 child.kill()
-                return name
+                names.append(name)
         time.sleep(0.01)
-    return None
+    return names
 
 
 def _finish(process: subprocess.Popen[bytes]) -> int:

@@ -20,6 +20,7 @@ import polars as pl
 import pytest
 import yaml
 
+from benchmarks.kills import kill_in_runs
 from monitoring.store.monitoring_store import open_monitoring_store
 from monitoring.windows.records import RetrainDecision
 from shortlist.evaluation.comparison import ModelComparison
@@ -327,6 +328,21 @@ def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_b
     assert (rows["raw"], rows["quarantined"]) == (12_000, 0)
     assert sum(rows[part] for part in ("train", "validation", "test")) == pytest.approx(12_000 * 6 / 7, abs=7)
     assert finished_run.summary["models"]["xgboost"]["auc"] > 0.6
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)  # killed commands wait as long as an undisturbed one takes
+def test_twenty_killed_processes_of_runs_change_no_result(tmp_path: Path) -> None:
+    """Four at once, because what a command costs is its start; `make bench NAME=kills` kills one at once."""
+    spec_file, log = tmp_path / "spec.yaml", clicks(tmp_path, 0)
+    spec_file.write_text(yaml.safe_dump(small_file_spec() | {"models": {"logistic": {**LINE, "role": "candidate"}}}))
+    program = str(Path(sys.executable).parent / "shortlist")
+
+    def command(runs: Path) -> list[str]:
+        return [program, "run", str(spec_file), "--data", str(log), "--runs", str(runs)]
+
+    outcome = kill_in_runs(command, tmp_path, kills=20, seed=1, per_run=20, at_once=4)
+    assert (outcome.kills, outcome.differences) == (20, [])
 
 
 @pytest.mark.long

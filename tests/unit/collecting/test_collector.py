@@ -14,6 +14,8 @@ from shortlist.contracts import Columns, DataError, ShortlistError
 from shortlist.data.collected import CollectedRows
 from shortlist.data.rules.contributions import AMOUNT, BY_REQUEST, BY_SENDER, BY_USER, ROW_ID, find_excesses
 from shortlist.serving.log.logs import ANSWER_SCHEMA, prediction_schema
+from shortlist.serving.log.serving_log import stream_folder
+from shortlist.serving.log.table_committer import TableCommitter
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Serving
 from tests.served_log import write_rows
@@ -295,6 +297,28 @@ def test_requests_with_guessed_ids_erase_no_row(shop: Shop) -> None:
     assert (honest.height, honest[Columns.LABEL].sum()) == (80, 40)
     shop.answer(*({"request_id": name, "sender": "10.0.0.1", "time": NOON + minutes(1)} for name in names))
     assert shop.collect(minutes(30)).batches[0].counts.repeated_requests == 40  # the same requests, sent again
+
+
+@pytest.mark.parametrize("retention", [None, timedelta(days=7)])
+def test_maintenance_of_the_logs_between_two_batches_repeats_and_loses_no_row(
+    shop: Shop, retention: timedelta | None
+) -> None:
+    def maintain(retention: timedelta | None = None) -> None:
+        for folder in (shop.paths.predictions, shop.paths.outcomes):
+            TableCommitter(stream_folder(folder), str(folder)).maintain(retention)
+
+    for name in "ab":
+        shop.answer({"request_id": name})
+        shop.outcome({"request_id": name, "row": 0})
+    maintain()
+    assert shop.collect().rows == 4
+    maintain(retention)  # all rows are older than a week
+    assert shop.collect().rows == 0
+    shop.answer({"request_id": "c"})
+    shop.outcome({"request_id": "c", "row": 0})
+    assert shop.collect().rows == 2
+    rows = shop.rows()
+    assert (rows[Columns.IMPRESSION].n_unique(), rows[Columns.LABEL].sum()) == (6, 3)
 
 
 @pytest.mark.parametrize("sender", ["192.0.2.7", "2001:db8::{:x}"])

@@ -79,6 +79,16 @@ def test_a_request_holds_an_item_as_often_as_others_do() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("by", [BY_USER, BY_SENDER])
+def test_a_user_or_sender_has_a_share_of_each_item_or_four_times_what_others_have(by: str) -> None:
+    for others, most in ((146, 4), (1_000, 10)):  # c = 0.01 (1 000 + c)
+        items = [7] * others + [8] * 9_000 + [7] * 1_500
+        names = [*map(str, range(others + 9_000)), *["greedy"] * 1_500]
+        rows = rows_of([None] * len(items), **{by: names, "item": items})
+        kept = rows.filter(find_excesses(rows, 0.01, "item").is_null())
+        assert dict(kept["item"].value_counts().iter_rows()) == {7: others + most, 8: 9_000}
+
+
 def test_heavy_rows_count_as_many() -> None:
     rows = rows_of([str(number) for number in range(1_000)]).with_columns(
         pl.when(pl.col(BY_USER) == "7").then(1_500).otherwise(10).alias(AMOUNT)

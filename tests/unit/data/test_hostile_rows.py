@@ -200,12 +200,16 @@ def test_the_files_may_end_within_a_day_where_live_traffic_goes_on(train: Train,
     )
 
 
-def test_what_live_traffic_breaks_is_said(train: Train) -> None:
-    table = train(HONEST.with_columns(pl.lit(0, pl.Int8).alias(Columns.LABEL)))
-    (warning,) = table.notes["warnings"]
-    assert warning.startswith(
-        "Rows of live traffic break rule label_rate, and stop nothing: label rate: 0.0000 on 2024-01-09"
-    )
+@pytest.mark.parametrize(
+    ("rows", "rule", "problem"),
+    [
+        (HONEST.with_columns(**{Columns.LABEL: pl.lit(0, pl.Int8)}), "label_rate", "label rate: 0.0000 on 2024-01-09"),
+        (requests_of(0, 1_500), "volume", "volume: 15 000 rows on 2024-01-09 (7.5 times the median 2 000 before)"),
+    ],
+)  # fmt: skip
+def test_what_live_traffic_breaks_is_said(train: Train, rows: pl.DataFrame, rule: str, problem: str) -> None:
+    (warning,) = train(rows).notes["warnings"]
+    assert warning.startswith(f"Rows of live traffic break rule {rule}, and stop nothing: {problem}")
 
 
 def test_the_next_training_is_as_if_a_withdrawn_batch_had_not_been(log: Path) -> None:

@@ -328,6 +328,22 @@ def test_requests_of_a_server_that_vouches_for_its_users_all_count(traffic: Traf
     assert traffic.read(backends=["shop"]).requests == 5_000
 
 
+@pytest.mark.parametrize("sender", ["192.0.2.7", "shop"])
+def test_one_user_or_request_moves_no_window_by_more_than_a_hundredth_whoever_vouches(
+    traffic: Traffic, sender: str
+) -> None:
+    honest_day(traffic)
+    calm = traffic.read(backends=["shop"])
+    traffic.answer(*({"request_id": f"x{number}", "user": "x", "sender": sender} for number in range(4_000)))
+    rows = 1_500
+    traffic.answer(
+        {"request_id": "long", "user": "y", "sender": "shop", "items": ["i0"] * rows, "scores": [0.5] * rows}
+    )
+    window = traffic.read(backends=["shop"])
+    assert calm.requests < window.requests <= 1_011
+    assert window.answered_rows <= 1.0102 * calm.answered_rows
+
+
 def test_event_times_of_a_generated_log_may_be_old(traffic: Traffic) -> None:
     traffic.declared = {**DECLARED, "source": {"kind": "generated"}}
     traffic.answer({"request_id": "a", "event_time": [NOON - timedelta(days=9)]})

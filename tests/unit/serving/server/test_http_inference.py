@@ -19,8 +19,9 @@ from shortlist.serving.server.inference.service import Service as ScoringService
 from shortlist.serving.server.protocols.http_app import http_app
 from shortlist.serving.server.protocols.http_inference import connection_class
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
+from shortlist.serving.server.requests.senders import Senders
 from shortlist.serving.stack_secrets import StackSecrets
-from shortlist.spec.serving import Overload, Serving
+from shortlist.spec.serving import Events, Overload, Serving
 
 BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()
 PATH = "/v2/models/shop/infer"
@@ -286,10 +287,14 @@ def test_malformed_requests_are_refused_with_a_message() -> None:
     run(test)
 
 
-def test_a_client_is_not_told_its_track_unless_it_names_the_version() -> None:
+def test_a_client_is_not_told_its_track_unless_it_names_the_version_or_vouches_for_its_users() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
+        service.settings.serving = Serving(backends=("10.0.0.0/8",))
+        service.events = SimpleNamespace(senders=Senders(Events(), "127.0.0.1"))  # type: ignore[assignment]
         for path, headers, tells in (
             (PATH, ["X-Shortlist-Track: canary"], False),
+            (PATH, ["X-Shortlist-Track: canary", "X-Forwarded-For: 10.1.2.3, 192.0.2.7"], False),
+            (PATH, ["X-Shortlist-Track: canary", "X-Forwarded-For: 192.0.2.7, 10.1.2.3"], True),
             (VERSION_PATH, ["X-Shortlist-Track: canary"], True),
             (PATH, [], True),  # no gateway has split the users
         ):

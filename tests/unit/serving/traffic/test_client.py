@@ -170,6 +170,31 @@ def test_a_request_whose_connection_broke_is_resent_if_declared(breaks: int, sta
     assert len(set(ids)) == 1
 
 
+@pytest.mark.parametrize(("resend", "requests"), [(True, 2), (False, 1)])
+def test_a_grpc_request_whose_connection_broke_is_resent_if_declared(resend: bool, requests: int) -> None:
+    sent = 0
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"\0\0\0\4\0\0\0\0\0")  # empty HTTP/2 settings: the connection is made
+        await reader.readexactly(len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+        kind = -1
+        while kind != 0:  # until the body of a request
+            head = await reader.readexactly(9)
+            kind = head[3]
+            await reader.readexactly(int.from_bytes(head[:3]))
+        sent += 1
+        writer.close()
+
+    async def story() -> ClientResponse:
+        settings = {"model": "m", "protocol": "grpc", "resend": resend}
+        async with listening(hang_up) as port, connect(Endpoint.model_validate({"port": port, **settings})) as client:
+            return await client.ask(client.prepare({"x": np.zeros(1)}), "request-1")
+
+    answer = asyncio.run(story())
+    assert (answer.status, answer.resent, sent) == (0, resend, requests)
+
+
 def test_id_and_user_are_sent_as_headers_and_the_track_is_returned() -> None:
     body = b'{"model_version": "7", "outputs": [{"name": "score", "data": [0.25, null]}]}'
     answer, received = ask_a_server_that_answers(http_answer(body, "x-shortlist-track: canary"), rows=2)
