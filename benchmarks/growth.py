@@ -1,8 +1,12 @@
 """Time and memory of every step of a run at ten times the rows: Criteo's layout, XGBoost and DLRM.
 
 2 M rows against 20 M (5 GB of text, an hour on two cores); `OPTIONS="--rows 200000"` begins with fewer. A run's steps
-take turns, so that each has the machine, and each figure is what the run's own summary says of the step. The memory of
-a step that holds a model is that beside the model's own files: more categories are more rows of its tables.
+take turns, so that each has the machine, and each figure is what the run's own summary says of the step.
+
+The memory of a step that holds a model is that beside `model_mib`, what the model itself is made of there: DLRM's
+table, as more rows have more categories (in training its weights, the sums of its optimizer, and the copy of the best
+epoch; in the validation of the export the exported graph), and what XGBoost keeps of each row that it learns, 40 bytes.
+Neither is a buffer of ours, and both are in the figures of the summary.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import yaml
 from benchmarks.bench import Line, console, record, show
 from benchmarks.criteo import write_tsv
 from benchmarks.targets import exit_code
+from shortlist.serving.export.signature import FOLDER
 from shortlist.spec.runtime import Runtime
 
 ROWS: Final = 2_000_000
@@ -36,11 +41,45 @@ class GrowthRun(NamedTuple):
     steps: Mapping[str, Mapping[str, Any]]
     """`steps` of the run's summary."""
     model_mib: Mapping[str, float]
-    """Size of each model's files, by its name."""
+    """Memory of the model itself, by step; see `model_mib`."""
 
     def own_mib(self, step: str) -> float:
-        """Return the size of the model that a step holds; 0 where it holds none, or several."""
-        return next((size for name, size in self.model_mib.items() if step.endswith(f"_{name}")), 0.0)
+        """Return the memory of the model that a step holds; 0 where it holds none, or several."""
+        return self.model_mib.get(step, 0.0)
+
+
+XGBOOST_ROW_BYTES: Final = 8 + 4 + 4 + 8 + 16
+"""What XGBoost 3.2 keeps of each row that it learns, whatever `memory_budget_mib` says: gradient and Hessian,
+prediction, label, the row's number in the order of the leaves (`RowSetCollection`, 64 bits), and that number again on
+both sides of a split (`PartitionBuilder`, whose blocks stay allocated)."""
+XGBOOST_VALIDATION_ROW_BYTES: Final = 4 + 4
+"""Of each row that it only scores: prediction and label."""
+TABLE_COPIES: Final = 2
+"""DLRM's table in training: the one that learns, and that of the best epoch."""
+
+
+def model_mib(record: Mapping[str, Any], exported_bytes: int) -> dict[str, float]:
+    """Return the memory of the model itself in each step that holds it, by step.
+
+    Args:
+        record: `model.json` of the model.
+        exported_bytes: Size of its exported graph.
+    """
+    name, params = record["name"], record["params"]
+    if record["kind"] == "xgboost":
+        learnt, scored = record["train_rows"], record["validation_rows"]
+        if params["refit"]:
+            learnt, scored = learnt + scored, 0
+        row_bytes = XGBOOST_ROW_BYTES * learnt + XGBOOST_VALIDATION_ROW_BYTES * scored
+        return {f"train_{name}": row_bytes / 2**20}
+    if record["kind"] == "dlrm":
+        table_rows = sum(feature["size"] or 0 for feature in record["features"] if feature["kind"] == "id")
+        table_bytes = 4 * table_rows * (params["embedding_dim"] + 1)  # a row has one sum of Adagrad
+        return {
+            f"train_{name}": TABLE_COPIES * table_bytes / 2**20,
+            f"validate_export_{name}": exported_bytes / 2**20,
+        }
+    return {}
 
 
 def growth_spec(rows: int) -> dict[str, Any]:
@@ -68,11 +107,11 @@ def run(folder: Path, rows: int, spec: Mapping[str, Any]) -> GrowthRun:
     command = [Path(sys.executable).parent / "shortlist", "run", spec_file, "--data", log, "--runs", runs]
     subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603 - our own program
     summary = json.loads((runs / "latest/summary.json").read_text(encoding="utf-8"))
-    sizes = {}
+    memory_by_step: dict[str, float] = {}
     for description in runs.glob("cache/artefacts/*/*/train/model/model.json"):
-        kind = json.loads(description.read_text(encoding="utf-8"))["kind"]
-        sizes[kind] = sum(path.stat().st_size for path in description.parent.rglob("*") if path.is_file()) / 2**20
-    return GrowthRun(rows, summary["steps"], sizes)
+        exported_bytes = sum(path.stat().st_size for path in description.parent.glob(f"{FOLDER}/*"))
+        memory_by_step |= model_mib(json.loads(description.read_text(encoding="utf-8")), exported_bytes)
+    return GrowthRun(rows, summary["steps"], memory_by_step)
 
 
 def growth_lines(small: GrowthRun, large: GrowthRun) -> list[Line]:

@@ -249,8 +249,8 @@ class Training:
         columns = score_in_order(self._model, (batch.to(self._device) for batch in validation.in_order()), validation)
         lists = validation.lists_in_order()
         return [
-            ValidationRows.from_weighted_labels(*labels_and_scores, lists)
-            for labels_and_scores in zip(*np.split(columns, 2), strict=True)
+            ValidationRows.from_weighted_labels(labels, scores, lists)
+            for labels, scores in zip(*np.split(columns, 2), strict=True)
         ]
 
     def _diverged_error(self, location: str, loss: float) -> TrainingError:
