@@ -70,13 +70,13 @@ def impression_weight(sampling: float) -> pl.Expr:
 
 
 def list_contributors(requests: pl.DataFrame, serving: Serving) -> list[pl.Series]:
-    """Return `CONTRIBUTORS` of requests; the sender is null where it vouches for its users.
+    """Return `CONTRIBUTORS` of requests; the sender is null where it vouches for its users, and empty where unknown.
 
     Args:
         requests: Requests with request, user, sender.
         serving: Says who vouches.
     """
-    senders = requests["sender"]
+    senders = requests["sender"].fill_null("")
     vouching = [name for name in senders.unique() if serving.vouches_for_users(name)]
     senders = sender_networks(senders.set(senders.is_in(vouching), None))
     return [requests[REQUEST].alias(BY_REQUEST), requests["user"].alias(BY_USER), senders.alias(BY_SENDER)]

@@ -350,7 +350,7 @@ def test_collected_rows_say_who_contributed_them(shop: Shop) -> None:
     assert reference is not None
     ((rows, _),) = reference.iter_frames()
     rows = rows.sort(Columns.SOURCE_LINE)
-    assert rows[BY_SENDER].to_list() == [None, None, "192.0.2.7", "192.0.2.7", None, None]
+    assert rows[BY_SENDER].to_list() == [None, None, "192.0.2.7", "192.0.2.7", "", ""]
     assert rows[BY_USER].unique().to_list() == ["1"]
     assert rows[BY_REQUEST].n_unique() == 3
 

@@ -283,18 +283,19 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("sender", "has_invented_users"), [("192.0.2.7", False), ("192.0.2.7", True), ("2001:db8:0:{:x}::1", True)]
+    ("sender", "has_invented_users"),
+    [("192.0.2.7", False), ("192.0.2.7", True), ("2001:db8:0:{:x}::1", True), (None, True)],  # None: past the gateway
 )
 @pytest.mark.parametrize("attack", HOSTILE)
 def test_one_client_moves_no_window_by_more_than_a_hundredth(
-    traffic: Traffic, attack: str, sender: str, has_invented_users: bool
+    traffic: Traffic, attack: str, sender: str | None, has_invented_users: bool
 ) -> None:
     honest_day(traffic)
     calm = traffic.read()
     traffic.answer(
         *(
             {"request_id": f"x{number}", "user": f"x{number * has_invented_users}", "user_id": [9], "time": NOON,
-             "sender": sender.format(number), **HOSTILE[attack]}
+             "sender": sender and sender.format(number), **HOSTILE[attack]}
             for number in range(10_000)
         )
     )  # fmt: skip

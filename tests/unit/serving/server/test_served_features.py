@@ -29,6 +29,7 @@ from shortlist.features.live.open_events import OpenList, StreamingPlan
 from shortlist.features.rows.transform import Transformer
 from shortlist.features.values.columns import DeclaredColumns
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, ListInput, Signature
+from shortlist.serving.log.log_writer import is_sampled
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, prediction_schema
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.features.snapshot import load_with_users
@@ -40,6 +41,7 @@ from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.server import ServerComponents
+from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import ServedFeaturesLimits
@@ -287,7 +289,12 @@ def test_scores_that_another_model_gave_are_named(shop: Any, model: Path) -> Non
     assert foreign.cause == "model" and "another model than the registered one scored" in foreign.reason
 
 
-def test_the_server_logs_features_of_the_declared_share(published: Any, model: Path, tmp_path: Path) -> None:
+def test_the_server_logs_features_of_the_declared_share_which_nobody_predicts(
+    published: Any, model: Path, tmp_path: Path
+) -> None:
+    secrets = tmp_path / "secrets.json"
+    key = StackSecrets.open(secrets).sampling_key
+
     async def scores(tensors: Any, rows: int, place: Any = None) -> Any:
         return np.full(rows, 0.5, np.float32)
 
@@ -305,7 +312,7 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
         settings = ServerSettings.model_validate({
             "model": "shop", "version": 3, "model_folder": model, "predictor": "127.0.0.1:1", "http_port": 1,
             "grpc_port": 1, "store": published.store, "project": "shop", "predictions": tmp_path / str(share),
-            "serving": {"log": {"feature_sampling": share}},
+            "serving": {"log": {"feature_sampling": share}}, "secrets": secrets,
         })  # fmt: skip
         predictor: Any = SimpleNamespace(scores=scores, close=lambda: None)
         parts = ServerComponents(settings, predictor)
@@ -316,6 +323,10 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
     half = logged(0.5)
     with_features = half.filter(pl.col("served:numbers").is_not_null())
     assert half.height == 100 and 30 < with_features.height < 70
+    sampled, predicted = (
+        {f"r{number}" for number in range(100) if is_sampled(f"r{number}", 0.5, k)} for k in (key, "")
+    )
+    assert set(with_features["request_id"]) == sampled != predicted
     numbers = with_features["served:numbers"][0].to_list()  # weight, the user's impressions, position; of two rows
     weights = [numbers[0], numbers[3]]
     assert (len(numbers), weights, numbers[2], numbers[1]) == (6, [1.0, None], None, numbers[4])
