@@ -121,9 +121,11 @@ class RowOutcome:
     """The outcome of a row of a request."""
 
     request: str
-    row: int
+    row: int | None
+    """None: the first row of the item; the server that received the outcome did not know the answer."""
     label: int
     time: int
+    item: Key | None = None
 
 
 @dataclass
@@ -168,6 +170,11 @@ class OpenRequest:
         if len(values) == 1:
             return [values[0]] * len(rows)
         return values if len(rows) == len(values) or not values else [values[row] for row in rows]
+
+    def row_of(self, column: str | None, value: Key | None) -> int | None:
+        """Return the first row with a value of a column; None where there is none, or the column is missing."""
+        values = [] if column is None else list(self.values_of(column, range(self.impressions.rows)))
+        return values.index(value) if value is not None and value in values else None
 
     def is_positive(self, row: int) -> bool:
         """Whether the outcome of a row that counts is a positive one."""

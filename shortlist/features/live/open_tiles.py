@@ -259,25 +259,27 @@ class OpenTiles:
 
     def _add_outcome_of(self, request: OpenRequest, outcome: RowOutcome) -> None:
         moment = max(outcome.time, request.impressions.answered)  # clients say when it happened
-        is_counted = 0 <= outcome.row < request.impressions.rows and request.counts(outcome.row)
-        if not is_counted or not self._is_in_time(request, moment):
+        row = request.row_of(self._streaming.item, outcome.item) if outcome.row is None else outcome.row
+        if row is None or not 0 <= row < request.impressions.rows or not request.counts(row):
             return
-        previous_label = request.labels.get(outcome.row)
+        if not self._is_in_time(request, moment):
+            return
+        previous_label = request.labels.get(row)
         if previous_label is not None and previous_label >= (moment, outcome.label):
             return
-        was_positive = request.is_positive(outcome.row)
-        request.labels[outcome.row] = (moment, outcome.label)
-        time = request.time_of(outcome.row)
-        change = request.is_positive(outcome.row) - was_positive
+        was_positive = request.is_positive(row)
+        request.labels[row] = (moment, outcome.label)
+        time = request.time_of(row)
+        change = request.is_positive(row) - was_positive
         if change and time in request.settled:
             if time < self._open_since:
                 self.too_late += 1
                 return
-            self._add(time, self._tile(time).positives, request, [outcome.row], change)
+            self._add(time, self._tile(time).positives, request, [row], change)
             if change > 0:
-                self.sessions.add(self._tile_bounds[0], request, [outcome.row], positives=True)
+                self.sessions.add(self._tile_bounds[0], request, [row], positives=True)
             else:
-                self.sessions.withdraw(self._tile_bounds[0], request, outcome.row)
+                self.sessions.withdraw(self._tile_bounds[0], request, row)
 
     def advance(self, now: int) -> list[ClosedTile]:
         """Count everything that an impression at a moment may see; an earlier moment than before changes nothing.

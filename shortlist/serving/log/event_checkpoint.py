@@ -131,7 +131,7 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
         yield from ([name, batch] for batch in _batches(pending))
     for unmatched in _batches(state.unmatched):
         outcome_values = (
-            [(outcome.request, outcome.row, outcome.label, outcome.time) for outcome in outcomes]
+            [(outcome.request, outcome.row, outcome.label, outcome.time, outcome.item) for outcome in outcomes]
             for outcomes in unmatched
         )
         yield ["unmatched", list(outcome_values)]

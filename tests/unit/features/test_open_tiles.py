@@ -302,6 +302,18 @@ def test_the_last_of_several_outcomes_of_a_row_counts() -> None:
     assert rows_and_positives(tiles) == (1, 0)
 
 
+def test_an_outcome_without_a_row_is_that_of_the_first_row_of_its_item() -> None:
+    tiles = OpenTiles(replace(HOUR, keys=(("item",),), item="item"))
+    keys = {"item": ["tea", "milk", "tea"]}
+    tiles.add_outcome(RowOutcome("a", None, 1, at(2), "milk"))  # it waits for its request
+    tiles.add_request(AnsweredRequest("a", at(0), [at(0)], keys, 3))
+    for item in ("tea", "tea", "coffee", None):
+        tiles.add_outcome(RowOutcome("a", None, 1, at(2), item))
+    tiles.advance(at(350))
+    _, positives, _ = tiles.counts(("item",), ["tea", "milk", "coffee"])
+    assert positives.tolist() == [1, 1, 0]
+
+
 def test_requests_with_guessed_ids_erase_no_count() -> None:
     """One is answered before the request whose id it has, and one is counted twice by nobody."""
     tiles, request = OpenTiles(HOUR), answered_request("a", 2)

@@ -62,7 +62,7 @@ _POLL_SECONDS: Final = 0.02
 _OUTCOME_POLL_SECONDS: Final = 0.2
 _CHECKPOINT_SECONDS: Final = 60.0
 """Time between two checkpoints: a start reads the last checkpoint and the events since."""
-_OUTCOME_COLUMNS: Final = ("request_id", "row", "label", "time", RECEIVED)
+_OUTCOME_COLUMNS: Final = ("request_id", "row", "label", "time", "item", RECEIVED)
 _RETENTION_MARGIN: Final = timedelta(hours=1)
 """Added to the retention of events: clocks differ, and files are removed as a whole."""
 _MAX_BYTES_PER_CHARACTER: Final = 6
@@ -94,6 +94,8 @@ class EventCounts:
         self, streaming: StreamingPlan, data: Data, events: Path, outcomes: Path, serving: Serving = NO_BACKENDS
     ) -> None:
         self._streaming = streaming
+        items = () if streaming.item is None else (streaming.item,)  # outcomes may name an item and no row
+        self._logged_columns = tuple(dict.fromkeys((*streaming.columns, *items)))
         self._vouches_for_users = lru_cache(_MAX_SENDERS)(serving.vouches_for_users)
         self._events = events
         self._outcome_log = ServingLog.on_disk(outcomes, outcome_schema(item_type(data)))
@@ -178,16 +180,16 @@ class EventCounts:
         Raises:
             BadRequestError: They may take more bytes.
         """
-        texts = (inputs.sent.get(key) for key in self._streaming.columns)
+        texts = (inputs.sent.get(key) for key in self._logged_columns)
         characters = sum(
             len(text) for column in texts if isinstance(column, list) for text in column if text is not None
         )
-        numbers = inputs.rows * (len(self._streaming.columns) + 1)
+        numbers = inputs.rows * (len(self._logged_columns) + 1)
         if self._streaming.max_share < 1:  # each row's contributor, and which rows do not count
             numbers += 3 * inputs.rows
         if (max_bytes := _MAX_BYTES_PER_CHARACTER * characters + _MAX_BYTES_PER_NUMBER * numbers) > MAX_RECORD_BYTES:
             raise BadRequestError(
-                f"inputs {', '.join(self._streaming.columns)}: their {inputs.rows} rows may take {max_bytes} bytes of"
+                f"inputs {', '.join(self._logged_columns)}: their {inputs.rows} rows may take {max_bytes} bytes of"
                 f" the event log; wanted at most {MAX_RECORD_BYTES}"
             )
 
@@ -200,7 +202,7 @@ class EventCounts:
             inputs: Of the request.
             context: Headers of the request.
         """
-        keys = {key: self._values(inputs, key) for key in self._streaming.columns if key in inputs.sent}
+        keys = {key: self._values(inputs, key) for key in self._logged_columns if key in inputs.sent}
         times = self._counted_times(inputs, answered_at)
         contributors = self._contributors(inputs, context)
         event = AnsweredRequest(request_id, answered_at, times, keys, inputs.rows, context.sender or "", contributors)
@@ -381,10 +383,7 @@ def _times(column: Column) -> list[int]:
 
 def _row_outcomes(outcomes: pl.DataFrame) -> list[RowOutcome]:
     # Clients say when it happened: not after its receipt.
-    rows = outcomes.with_columns(pl.min_horizontal("time", RECEIVED).alias("time")).drop(RECEIVED).drop_nulls()
-    return [
-        RowOutcome(request, row, label, time)
-        for request, row, label, time in zip(
-            rows["request_id"], rows["row"], rows["label"], rows["time"].dt.epoch("us"), strict=True
-        )
-    ]
+    outcomes = outcomes.with_columns(time=pl.min_horizontal("time", RECEIVED).dt.epoch("us"))
+    rows = outcomes.drop_nulls(["request_id", "label", "time"])
+    values = rows.select("request_id", "row", "label", "time", "item").iter_rows()
+    return [RowOutcome(*outcome_values) for outcome_values in values]

@@ -61,6 +61,7 @@ DATA = Data.model_validate(
         "label": "clicked",
         "clock": {"kind": "column", "column": "time", "unit": "s"},
         "user": "user_id",
+        "item": "page",
         "outcome_delay": "10m",
         "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
     }
@@ -266,18 +267,21 @@ class Shop:
             tensors.append(Tensor("user_id", "INT64", (1,), np.array([user])))
         origin = RequestContext(request_id=request, sender=sender)
         answer = await server.service.answer(InferenceRequest("streamed", "", tensors, origin))
-        self.tell(request, labels)
+        self.tell(request, labels, pages)
         for other_server in self.parts:
             other_server.counts.poll()  # type: ignore[union-attr]
         return np.asarray(answer.scores).tolist()
 
-    def tell(self, request: str, labels: Sequence[int]) -> None:
-        """Write the positive outcomes of a request, as clients do."""
+    def tell(self, request: str, labels: Sequence[int], pages: Sequence[str | None] = ()) -> None:
+        """Write the positive outcomes of a request, as clients do: with the item alone where that is enough."""
         now = datetime.now(UTC)
-        rows = [{"time": now, "request_id": request, "item": None, "row": row, "label": 1}
-                for row, label in enumerate(labels) if label]  # fmt: skip
+        rows = [
+            {"time": now, "request_id": request, "item": page, "row": row if page is None else None, "label": 1}
+            for row, label in enumerate(labels) if label
+            for page in [pages[row] if pages and pages.index(pages[row]) == row else None]
+        ]  # fmt: skip
         if rows:
-            append_rows(self.folder / "outcomes", outcome_schema(pa.int64()), rows)
+            append_rows(self.folder / "outcomes", outcome_schema(pa.string()), rows)
 
     async def close(self) -> None:
         for server in self.parts:
