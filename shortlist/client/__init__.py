@@ -116,14 +116,14 @@ class ShortlistClient:
         self._http.close()
 
     def recommend(
-        self, user: Key | None, k: int = 10, *, context: Mapping[str, Any] | None = None,
+        self, user: Key | None, k: int | None = None, *, context: Mapping[str, Any] | None = None,
         recent_items: Sequence[Key] | None = None, request_id: str | None = None,
     ) -> ItemList:  # fmt: skip
         """Return a slate for a user.
 
         Args:
             user: The user's id; None for one without.
-            k: Number of items.
+            k: Number of items; by default ten, or as many as can be recommended.
             context: Columns of the request, such as the device.
             recent_items: Items that the user took lately, newest first.
             request_id: Id of the request; the server makes one by default.

@@ -139,6 +139,11 @@ class RecommendsItems(Protocol):
         ...
 
     @property
+    def max_k(self) -> int:
+        """Most items of a slate."""
+        ...
+
+    @property
     def problem(self) -> str | None:
         """Why recommendations are degraded; None when they are not."""
         ...

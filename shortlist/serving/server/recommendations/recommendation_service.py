@@ -73,6 +73,12 @@ class RecommendationService:
         return self._reader.inputs
 
     @property
+    def max_k(self) -> int:
+        """Most items of a slate: the candidates of a request, or all items."""
+        recommender = self._release.current
+        return min(recommender.candidates, recommender.size)
+
+    @property
     def problem(self) -> str | None:
         """Why candidates or users' histories are out of date; None when they are current."""
         problems = (part.problem for part in (self._release, self._history) if part is not None)

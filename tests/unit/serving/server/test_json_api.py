@@ -131,9 +131,13 @@ def test_a_slate_says_item_position_source_and_propensity(api: Api) -> None:
     assert {shown["source"] for shown in content["items"]} == {"popular"}
     assert {shown["propensity"] for shown in content["items"]} == {1.0}
     assert (content["explored"], content["short"], content["fallback"]) == (False, False, [])
-    assert api.post("/v1/recommend", {"user": 1})[1] == {
-        "error": "k: got 10; wanted 1 to 8, the candidates of a request"
-    }
+
+
+@pytest.mark.parametrize("sent", [{}, {"k": None}])
+def test_a_request_without_k_gets_all_items_where_there_are_fewer_than_ten(api: Api, sent: dict[str, None]) -> None:
+    status, content = api.post("/v1/recommend", {"user": 1, **sent})
+    assert status == 200, content
+    assert (len(content["items"]), content["short"]) == (8, False)
 
 
 @pytest.mark.parametrize(

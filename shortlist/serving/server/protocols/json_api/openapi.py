@@ -92,7 +92,7 @@ def _rank_request(service: Service) -> Schema:
 def _recommend_request(service: Service) -> Schema:
     assert service.data.item is not None
     optional = {
-        "k": {"type": "integer", "minimum": 1, "default": 10},
+        "k": _or_null({"type": "integer", "minimum": 1}),
         "recent_items": _or_null({"type": "array", "items": _key(service, service.data.item)}),
     }
     return _object({}, optional | _request_properties(service))

@@ -19,6 +19,8 @@ from shortlist.spec.retrieval import RECENT_ITEMS, K
 
 MAX_ITEMS: Final = 100_000
 """Most items of a request in any spec; `serving.max_rows` is the limit of this one."""
+DEFAULT_K: Final = 10
+"""Items of a slate whose request does not say how many."""
 
 Key = int | str
 Message = TypeVar("Message", bound=ProtocolMessage)
@@ -42,7 +44,7 @@ class RecommendRequest(_StrictMessage):
     """A user who wants a slate."""
 
     user: Key | None = None
-    k: Annotated[int, Field(ge=1, le=MAX_ITEMS)] = 10
+    k: Annotated[int, Field(ge=1, le=MAX_ITEMS)] | None = None
     context: dict[str, Any] = Field(default_factory=dict)
     """Columns of the request."""
     recent_items: Annotated[list[Key], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
@@ -92,7 +94,8 @@ def read_recommend_request(service: Service, document: Any, context: RequestCont
     if service.recommending is None:
         raise UnknownModelError("the version that is served ranks given items only; its spec declares no retrieval")
     request = _validate(RecommendRequest, document)
-    tensors = [from_values(TensorHead(name=K, datatype="INT64", shape=[1]), [request.k])]
+    k = min(DEFAULT_K, service.recommending.max_k) if request.k is None else request.k
+    tensors = [from_values(TensorHead(name=K, datatype="INT64", shape=[1]), [k])]
     if request.recent_items:
         assert service.data.item is not None
         tensors.append(_tensor(RECENT_ITEMS, service.data.by_name[service.data.item], request.recent_items))
