@@ -122,6 +122,10 @@ class Limits(Section):
     a process may not open as many files (`ulimit -Hn`)."""
     max_streams: int = Field(default=128, ge=1, le=4_096)
     """Most concurrent requests on one HTTP/2 connection."""
+    requests_per_second: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Most requests of an address (of IPv6 a /48 network) per second to each of the two gateways of this machine, of
+    two seconds at once; further ones are refused with 429. `serving.backends` and who presents the backend's token are
+    not limited. Null: no limit."""
 
     @model_validator(mode="after")
     def _one_request_fits(self) -> Self:
@@ -391,6 +395,11 @@ class Serving(Section):
             if not name or (_NETWORK.fullmatch(name) and _network(name) is None):
                 raise ValueError(f"backends: '{name}' is no network; wanted an identity, an address, or 10.0.0.0/8")
         return self
+
+    @property
+    def backend_networks(self) -> tuple[_Network, ...]:
+        """Networks among `backends`."""
+        return _networks(self.backends)
 
     def vouches_for_users(self, sender: str | None) -> bool:
         """Whether a sender is one of the application's own servers; None, an unknown sender, is not.

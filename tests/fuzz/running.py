@@ -99,14 +99,15 @@ def running_envoy(folder: Path, http: int, grpc: int, serving: Serving, route: R
     )  # the only server is not asked for its health
     for name, content in (
         (CLUSTERS_FILE, clusters({VERSION: [ports]}, serving.overload.max_requests)),
-        (ROUTES_FILE, routes(MODEL, route, 1.0, serving.limits.max_request_bytes, stack_secrets=SECRETS)),
+        (ROUTES_FILE, routes(MODEL, route, serving.model_copy(update={"hold_seconds": 1.0}), SECRETS)),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_json(folder / name, content)
     with ExitStack() as stack:
         # A Unix socket's path has at most 107 characters.
         admin = Path(stack.enter_context(TemporaryDirectory(prefix="shortlist-"))) / "admin.sock"
-        write_json(folder / "envoy.json", bootstrap("envoy-a", port, folder, admin, folder / "access.jsonl", serving))
+        log, token = folder / "access.jsonl", SECRETS.backend_token
+        write_json(folder / "envoy.json", bootstrap("envoy-a", port, folder, admin, log, serving, token))
         program = envoy_program("envoy-a", folder / "envoy.json")
         log = folder / "envoy.log"
         with log.open("wb") as output:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from shortlist.rollout.local.envoy.load_shedding import REFUSED_STATUS, REFUSED_TEXT, shedding_filters
+from shortlist.rollout.local.envoy.rate_limit import RATE_STATUS, rate_filters
 from shortlist.rollout.local.envoy.routes import BUFFER, ROUTES
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.processes.program import Program
@@ -47,7 +48,7 @@ _OTHER_FILES = 4_096
 """Files that an Envoy may open besides clients' connections: most are connections to servers."""
 _COPIES = 4
 """Copies of buffered bodies that an Envoy may hold: for retries, from the client, to the server."""
-_GRPC_CODES = {400: 3, 408: 4, 413: 8, REFUSED_STATUS: 8, 431: 8}
+_GRPC_CODES = {400: 3, 408: 4, 413: 8, REFUSED_STATUS: 8, RATE_STATUS: 8, 431: 8}
 """gRPC codes by HTTP status, for refusals of Envoy's own that it would report as INTERNAL or UNKNOWN."""
 _RETRY_LATER: Config = {"headers_to_add": [{"header": {"key": "retry-after", "value": "1"}}]}
 _VERSIONS = {"routes": f"http.ingress.rds.{ROUTES}.version_text", "clusters": "cluster_manager.cds.version_text"}
@@ -84,7 +85,9 @@ def envoy_program(name: str, config: Path) -> Program:
     return Program(name=name, command=tuple(command), environment=environment, inherits=False)
 
 
-def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, serving: Serving) -> Config:
+def bootstrap(
+    name: str, port: int, folder: Path, admin: Path, log: Path, serving: Serving, token: str | None = None
+) -> Config:
     """Return the configuration that one Envoy starts with.
 
     Args:
@@ -94,6 +97,7 @@ def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, servin
         admin: Unix socket of its administration interface.
         log: Its access log.
         serving: The spec's section with the limits of requests and connections.
+        token: Token of the backend, whose requests have no limited rate.
     """
     return {
         "node": {"id": name, "cluster": "shortlist"},
@@ -102,7 +106,7 @@ def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, servin
         # The other statistics are not used: evidence is counted in the access log. Without them a request spends
         # 0.5 ms here instead of 0.6 when a model has used the processor's caches in between.
         "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": [{"exact": name} for name in _STATS]}}},
-        "static_resources": {"listeners": [_listener(port, _manager(folder, log, serving))]},
+        "static_resources": {"listeners": [_listener(port, _manager(folder, log, serving, token))]},
         "overload_manager": _overload(serving.limits),
     }
 
@@ -233,7 +237,7 @@ def _overload(limits: Limits) -> Config:
     }
 
 
-def _manager(folder: Path, log: Path, serving: Serving) -> Config:
+def _manager(folder: Path, log: Path, serving: Serving, token: str | None) -> Config:
     limits = serving.limits
     return {
         "@type": _MANAGER,
@@ -270,6 +274,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
         "local_reply_config": _protocol_error_format(limits),
         "access_log": [access_log(log)],
         "http_filters": [
+            *rate_filters(serving, token),
             # For routes that buffer a request until it is complete.
             {
                 "name": BUFFER,
@@ -312,6 +317,8 @@ def _protocol_error_format(limits: Limits) -> Config:
         408: f"the request: wanted all of it within {limits.body_seconds:g} s (serving.limits.body_seconds)",
         413: f"the body: wanted at most {limits.max_request_bytes} bytes (serving.limits.max_request_bytes)",
         REFUSED_STATUS: REFUSED_TEXT,
+        RATE_STATUS: f"too many requests from one address: wanted at most {limits.requests_per_second} a second"
+        " (serving.limits.requests_per_second); a server of the application presents the backend's token",
     }
 
     def body(status: int) -> Config:
@@ -335,6 +342,7 @@ def _protocol_error_format(limits: Limits) -> Config:
             {"filter": {"response_flag_filter": {"flags": ["UO"]}}, **_RETRY_LATER},
             {"filter": is_grpc, **plain},
             {"filter": _has_status(REFUSED_STATUS), "status_code": 503, **_RETRY_LATER, **body(REFUSED_STATUS)},
+            {"filter": _has_status(RATE_STATUS), "status_code": 429, **_RETRY_LATER, **body(RATE_STATUS)},
             *({"filter": _has_status(status), **body(status)} for status in sentences),
             # An encoding that nobody knows is the client's mistake, not a failure here.
             {"filter": _has_status(501), "status_code": 400},

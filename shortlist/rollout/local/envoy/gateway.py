@@ -54,11 +54,11 @@ class EnvoyGateway:
             serving: The spec's section with the limits of requests and connections.
         """
         self._paths.envoy.mkdir(parents=True, exist_ok=True)
-        programs_by_name = {}
+        programs_by_name, token = {}, StackSecrets.open(self._paths.secrets).backend_token
         for name in ENVOYS:
             config = self._paths.envoy / f"{name}.json"
             admin, log = self._admin(name), self._access_log(name)
-            write_json(config, bootstrap(name, port, self._paths.envoy, admin, log, serving))
+            write_json(config, bootstrap(name, port, self._paths.envoy, admin, log, serving, token))
             programs_by_name[name] = envoy_program(name, config)
         return programs_by_name
 
@@ -108,9 +108,7 @@ class EnvoyGateway:
             time.sleep(0.02)
 
     def _routes(self, record: StackRecord) -> dict[str, Any]:
-        serving, stack_secrets = record.serving, StackSecrets.open(self._paths.secrets)
-        limits = serving.hold_seconds, serving.limits.max_request_bytes, serving.replicas
-        return routes(record.model, record.route, *limits, stack_secrets)
+        return routes(record.model, record.route, record.serving, StackSecrets.open(self._paths.secrets))
 
     def _confirm(self, resource: str, version: str) -> None:
         deadline = time.monotonic() + _APPLY_SECONDS

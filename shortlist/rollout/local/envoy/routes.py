@@ -26,7 +26,7 @@ from shortlist.serving.server.requests.headers import (
 )
 from shortlist.serving.server.requests.paths import JSON_PATHS, READY, inference_path, status_paths
 from shortlist.serving.stack_secrets import StackSecrets
-from shortlist.spec.serving import BACKEND
+from shortlist.spec.serving import BACKEND, Serving
 
 Config = dict[str, Any]
 ROUTES = "shortlist"
@@ -52,9 +52,7 @@ _WINDOW = 1024 * 1024
 def routes(
     model: str,
     route: Route | None,
-    hold_seconds: float,
-    max_request_bytes: int,
-    replicas: int = 1,
+    serving: Serving,
     stack_secrets: StackSecrets | None = None,
 ) -> Config:
     """Return the content of the routes' file.
@@ -62,16 +60,15 @@ def routes(
     Args:
         model: Model name in requests.
         route: Share of the users for each version; None answers everything with 503.
-        hold_seconds: How long a request waits for a server that restarts.
-        max_request_bytes: Requests with a larger content-length are refused at once.
-        replicas: Number of servers of a version.
+        serving: The section with the limits, the replicas, and how long a request waits for a server that restarts.
         stack_secrets: Token by which the application's backend is known, and key that servers know this gateway by.
     """
     token = None if stack_secrets is None else stack_secrets.backend_token
+    max_request_bytes = serving.limits.max_request_bytes
     table = (
         [_no_version_route()]
         if route is None
-        else _table(model, route, _Retries(hold_seconds, replicas), max_request_bytes, token)
+        else _table(model, route, _Retries(serving.hold_seconds, serving.replicas), max_request_bytes, token)
     )
     table.insert(0, _body_too_long_route(max_request_bytes))
     gateway_headers = [] if stack_secrets is None else [_header(GATEWAY_HEADER, stack_secrets.gateway_key)]

@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
 from shortlist.spec.serving import Limits, Serving
-from tests.fuzz.running import free_ports, running_envoy
+from tests.fuzz.running import SECRETS, free_ports, running_envoy
 from tests.fuzz.world import INFER, MODEL
 
 LONGEST = 100_000
@@ -31,26 +31,33 @@ FRAME_SETTINGS, FRAME_HEADERS, FRAME_RESET = 4, 1, 3
 
 
 @pytest.fixture(scope="module")
-def envoy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """An Envoy with low limits, in front of a stub server."""
-    folder = tmp_path_factory.mktemp("envoy")
+def stub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """Ports of a stub server for HTTP and gRPC."""
+    settings = tmp_path_factory.mktemp("echo") / "echo.json"
     http_port, grpc_port, health_port = free_ports(3)
     ports = {"http_port": http_port, "grpc_port": grpc_port, "health_port": health_port}
-    (folder / "echo.json").write_text(json.dumps({"version": 1, **ports}))
-    limits = Limits(
-        max_request_bytes=LONGEST, max_buffered_bytes=2**25, body_seconds=2, idle_seconds=3, max_streams=STREAMS
-    )
-    process = subprocess.Popen([sys.executable, str(ECHO), str(folder / "echo.json")])
+    settings.write_text(json.dumps({"version": 1, **ports}))
+    process = subprocess.Popen([sys.executable, str(ECHO), str(settings)])
     try:
-        with running_envoy(folder / "envoy", http_port, grpc_port, Serving(limits=limits)) as port:
-            deadline = time.monotonic() + 60
-            while ask(port)[0] != 200:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            yield port
+        yield http_port, grpc_port
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def envoy(tmp_path_factory: pytest.TempPathFactory, stub_server: tuple[int, int]) -> Iterator[int]:
+    """An Envoy with low limits, in front of a stub server."""
+    limits = Limits(
+        max_request_bytes=LONGEST, max_buffered_bytes=2**25, body_seconds=2, idle_seconds=3, max_streams=STREAMS
+    )
+    folder = tmp_path_factory.mktemp("envoy") / "envoy"
+    with running_envoy(folder, *stub_server, Serving(limits=limits)) as port:
+        deadline = time.monotonic() + 60
+        while ask(port)[0] != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield port
 
 
 def ask(port: int, body: bytes = b"{}") -> tuple[int, object]:
@@ -130,6 +137,75 @@ def test_a_connection_beyond_the_limit_is_closed_and_the_others_stay_open(tmp_pa
                 assert time.monotonic() < deadline
             assert not is_open(connect())
             assert all(is_open(connection) for connection in other_connections)
+
+
+RATE = 3
+BURST = 2 * RATE
+
+
+@pytest.fixture
+def limited_envoy(
+    tmp_path: Path, stub_server: tuple[int, int], envoy: int, request: pytest.FixtureRequest
+) -> Iterator[int]:
+    """An Envoy that takes few requests a second of an address that is not `request.param`; the server is ready."""
+    serving = Serving(backends=[*request.param], limits=Limits(requests_per_second=RATE))
+    with running_envoy(tmp_path / "envoy", *stub_server, serving) as port:
+        yield port
+
+
+def statuses(port: int, count: int, address: str = "127.0.0.1", method: str = "POST", **headers: str) -> list[int]:
+    """Return the statuses of requests from an address."""
+    answers = []
+    for _ in range(count):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=(address, 0))
+        with closing(connection):
+            connection.request(method, INFER if method == "POST" else "/v2/health/live", b"{}", headers)
+            answers.append(connection.getresponse().status)
+    return answers
+
+
+@pytest.mark.parametrize("limited_envoy", [()], indirect=True)
+def test_an_address_sends_as_many_requests_as_declared(limited_envoy: int, tmp_path: Path) -> None:
+    began = time.monotonic()
+    refused = statuses(limited_envoy, 40 * BURST).count(429)
+    passed_at_most = BURST + RATE * (time.monotonic() - began) + 1
+    assert refused >= 40 * BURST - passed_at_most
+    assert statuses(limited_envoy, BURST, "127.0.0.2") == [200] * BURST  # the address has a rate of its own
+    token = {"authorization": f"Bearer {SECRETS.backend_token}"}
+    assert statuses(limited_envoy, 5 * BURST, **token) == [200] * 5 * BURST
+    assert 429 not in statuses(limited_envoy, 5 * BURST, method="GET")
+    text = f"too many requests from one address: wanted at most {RATE} a second (serving.limits.requests_per_second)"
+    with closing(http.client.HTTPConnection("127.0.0.1", limited_envoy, timeout=60)) as connection:
+        while True:
+            connection.request("POST", INFER, b"{}")
+            answer = connection.getresponse()
+            content = json.load(answer)
+            if answer.status == 429:
+                break
+    assert answer.headers["retry-after"] == "1"
+    assert content["error"].startswith(text)
+    deadline = time.monotonic() + 60
+    while "RL" not in (log := (tmp_path / "envoy/access.jsonl").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    refusals = [line for line in map(json.loads, log.splitlines()) if line["flags"] == "RL"]
+    assert {line["track"] for line in refusals} == {None}  # of no track, so that they are no evidence against one
+
+
+@pytest.mark.parametrize("limited_envoy", [("127.0.0.0/30", "2001:db8::/32")], indirect=True)
+def test_a_declared_backend_has_no_limit_by_its_address(limited_envoy: int) -> None:
+    assert statuses(limited_envoy, 5 * BURST) == [200] * 5 * BURST
+    assert 429 in statuses(limited_envoy, 5 * BURST, "127.0.0.9")
+
+
+@pytest.mark.parametrize("limited_envoy", [()], indirect=True)
+def test_over_grpc_too_many_requests_exhaust_a_resource(limited_envoy: int) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{limited_envoy}") as channel:
+        infer = services.GRPCInferenceServiceStub(channel).ModelInfer
+        with pytest.raises(grpc.RpcError, match=r"serving\.limits\.requests_per_second") as error:
+            for _ in range(100 * BURST):
+                infer(messages.ModelInferRequest(model_name=MODEL))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_long_headers_are_refused_and_fill_no_log(envoy: int, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -156,4 +156,4 @@ def test_a_single_server_has_no_health_checks_and_is_never_ejected(stack: Stack)
     assert not {"health_checks", "outlier_detection"} & set(one_server)
     for limits in one_server["circuit_breakers"]["thresholds"]:
         assert limits["max_requests"] == limits["max_pending_requests"] == 100
-    assert "retriable" not in json.dumps(routes("demo", Route(stable=1), 15, 2**20))
+    assert "retriable" not in json.dumps(routes("demo", Route(stable=1), Serving()))
