@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -78,7 +79,8 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
-        lines = [line for problem in error.errors() for line in _describe_problems(problem)]
+        problems = [*error.errors(), *_problems_without_unknown_keys(raw, error.errors())]
+        lines = [line for problem in problems for line in _describe_problems(problem)]
         raise SpecError(f"{origin}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines)) from None
 
 
@@ -90,6 +92,30 @@ def canonical_json(section: BaseModel) -> str:
 def digest(section: BaseModel) -> str:
     """Return the first 16 hex digits of the SHA-256 of a section's canonical JSON."""
     return hashlib.sha256(canonical_json(section).encode()).hexdigest()[:16]
+
+
+def _problems_without_unknown_keys(raw: Mapping[str, Any], problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the problems between sections, which are looked for only once each section is valid by itself.
+
+    Args:
+        raw: The spec.
+        problems: Those of its sections; where any of them is not about an unknown key, nothing more can be said.
+    """
+    if any(problem["type"] != "extra_forbidden" for problem in problems):
+        return []
+    known = copy.deepcopy(dict(raw))
+    for problem in problems:
+        *section_path, key = problem["loc"]
+        section: Any = known
+        for part in section_path:
+            if isinstance(section, list) or part in section:  # pydantic inserts the kinds of sections
+                section = section[part]
+        del section[key]
+    try:
+        Spec.model_validate(known)
+    except ValidationError as error:
+        return error.errors()
+    return []
 
 
 def _describe_problems(problem: ErrorDetails) -> Sequence[str]:

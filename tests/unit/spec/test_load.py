@@ -100,6 +100,18 @@ def test_all_disagreements_between_sections_are_listed_at_once() -> None:
     ]  # fmt: skip
 
 
+def test_an_unknown_key_hides_no_disagreement_between_sections() -> None:
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    text = text.replace("kind: xgboost", "kind: xgboost, round: 3") + "gates: {baseline: trees, min_acu: 0.6}\n"
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text)
+    problems = [line.split(": ")[0].strip() for line in str(caught.value).splitlines()[1:]]
+    assert problems == ["models.xgboost.round", "gates.min_acu", "gates.baseline"]
+    invalid = text.replace("round: 3", "rounds: many")  # a section without a valid value agrees with nothing
+    with pytest.raises(SpecError, match=r"^spec: 2 problem"):
+        parse_spec(invalid)
+
+
 def test_equal_declarations_have_equal_digests() -> None:
     text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
     reordered = yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
