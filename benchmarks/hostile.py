@@ -1,10 +1,10 @@
 """One hostile client against everybody else: `make bench NAME=hostile`.
 
 A stack serves users of a generated world, 25 requests/s by its backend. Two versions are rolled out in turn, first
-without, then with a client that sends 200 requests/s as it likes, of which each gateway takes ten
+without, then with a client that sends 200 requests/s as it likes, of which each gateway takes five
 (`serving.limits.requests_per_second`). Nothing of it may send a version back, stop the next training, or make others
-wait. The next model is trained twice: on all that was served, and without what the hostile
-client sent; both rank later users of the world.
+wait. The next model is trained twice: on all that was served, and without what the hostile client sent; both rank later
+users of the world.
 
 `OPTIONS="--seconds 60"` is a short form; it is not recorded.
 """
@@ -65,7 +65,7 @@ from shortlist.tracking.run_context import RunContext
 RATE: Final = 25.0
 """Requests of honest users per second."""
 HOSTILE_RATE: Final = 200.0
-ADDRESS_RATE: Final = 10
+ADDRESS_RATE: Final = 5
 """Requests per second that each gateway takes of an address without the backend's token."""
 SECONDS: Final = 600.0
 """Length of the attack, and of the time without it before; a rollout that began is waited for."""

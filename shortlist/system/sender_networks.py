@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-_IPV6_PREFIX: Final = 48
+IPV6_PREFIX: Final = 48
 """Length of the prefix that one site gets, whose addresses one client may have."""
 
 
@@ -25,7 +25,7 @@ def sender_network(sender: str | None) -> str:
         return sender or ""
     if address.version == 4:
         return str(address)
-    return str(address.ipv4_mapped or ipaddress.ip_network((int(address), _IPV6_PREFIX), strict=False))
+    return str(address.ipv4_mapped or ipaddress.ip_network((int(address), IPV6_PREFIX), strict=False))
 
 
 def sender_networks(senders: pl.Series) -> pl.Series:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shortlist.spec.serving import Serving
+from shortlist.system.sender_networks import IPV6_PREFIX
 
 Config = dict[str, Any]
 RATE_STATUS: Final = 423
 """Status of the filter's refusals, which Envoy uses for nothing else; it is mapped to 429 for the client."""
 _KIND: Final = "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
-_IPV6_PREFIX: Final = 48
 _BURST_SECONDS: Final = 2
 """Requests of so many seconds may come at once."""
 _MAX_ADDRESSES: Final = 20_000
@@ -33,7 +33,7 @@ def rate_filters(serving: Serving, token: str | None) -> list[Config]:
     if rate is None:
         return []
     actions: list[Config] = [
-        {"masked_remote_address": {"v4_prefix_mask_len": 32, "v6_prefix_mask_len": _IPV6_PREFIX}},
+        {"masked_remote_address": {"v4_prefix_mask_len": 32, "v6_prefix_mask_len": IPV6_PREFIX}},
         # Probes of health cost nothing, and whoever asks for them is told the truth.
         _unless("method", {"name": ":method", "string_match": {"exact": "GET"}}),
     ]
