@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -108,7 +108,7 @@ def _problems_without_unknown_keys(raw: Mapping[str, Any], problems: Sequence[Er
         *section_path, key = problem["loc"]
         section: Any = known
         for part in section_path:
-            if isinstance(section, list) or part in section:  # pydantic inserts the kinds of sections
+            if not isinstance(section, Mapping) or part in section:  # pydantic inserts the kinds of sections
                 section = section[part]
         del section[key]
     try:
