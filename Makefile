@@ -89,14 +89,14 @@ test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import
 tests test-long: export OMP_NUM_THREADS = 1
 tests test-long: export POLARS_MAX_THREADS = 1
 tests: $(READY_TEST) $(READY_TRITON)
-	@$(BIN)/pytest -m "not gpu and not long and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
+	@$(call run_tests,-m "not gpu and not long and not browser",4)
 
-# They kill servers and wait for others on two shared cores: what fails is run once more by itself, and both are printed.
-LONG := -m "long and not gpu"
+# Tests kill servers and wait for others on shared cores: what fails is run once more by itself, and both are printed.
+run_tests = $(BIN)/pytest $(1) -n $(WORKERS) --maxprocesses $(2) --durations 25 \
+  || { echo "== once more and alone: what failed beside other tests"; \
+    $(BIN)/pytest $(1) -n 0 --last-failed --last-failed-no-failures none; }
 test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (half an hour on 2 cores) [WORKERS=2]
-	@$(BIN)/pytest $(LONG) -n $(WORKERS) --maxprocesses 2 --durations 25 \
-	  || { echo "== once more and alone: what failed beside other tests"; \
-	    $(BIN)/pytest $(LONG) -n 0 --last-failed --last-failed-no-failures none; }
+	@$(call run_tests,-m "long and not gpu",2)
 
 test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium, its controls used: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing
 	@rm -rf build/pages && mkdir -p build/pages

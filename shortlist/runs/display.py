@@ -21,6 +21,8 @@ from shortlist.runs.growth import describe_growth
 from shortlist.runs.next_steps import advice_after_failure, next_steps
 
 _REFRESH_SECONDS = 0.1
+_TRACEBACK = "Traceback (most recent call last):"
+"""End of the line that begins Python's report of an error; a process that was killed leaves none."""
 
 
 class Display:
@@ -140,9 +142,11 @@ class Display:
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         prefix = f"{self.broken_step} | "
         lines = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines
-        if self.broken_step and not self._faulty:
+        has_traceback = any(line.endswith(_TRACEBACK) for line in lines)
+        if not self._faulty and (self.broken_step or not has_traceback):
+            killed = f"The process of the step {self.broken_step}" if self.broken_step else "A process of the run"
             return (
-                f"The process of the step {self.broken_step} was killed. Usually the machine ran out of memory:"
+                f"{killed} was killed. Usually the machine ran out of memory:"
                 " runtime.steps_at_once: 1 and a smaller runtime.memory_budget_mib need less. Finished steps are kept."
             )
         return "\n".join(["This is a bug in Shortlist. The last lines of its log:", *lines[-12:]])

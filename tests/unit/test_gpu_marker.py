@@ -64,15 +64,14 @@ def test_the_rule_finds_what_breaks_it(text: str, in_gpu: bool, said: list[str])
 
 def test_ci_leaves_them_out_by_name() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    left_out = "not gpu and not long and not browser"
-    assert f'\t@$(BIN)/pytest -m "{left_out}" -n $(WORKERS) --maxprocesses 4 --durations 25\n' in makefile
+    assert '\t@$(call run_tests,-m "not gpu and not long and not browser",4)\n' in makefile
     assert "\t@$(BIN)/pytest -m gpu -rs\n" in makefile
 
 
 def test_ci_runs_the_long_tests_too() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    assert '\nLONG := -m "long and not gpu"\n' in makefile
-    assert "\t@$(BIN)/pytest $(LONG) -n $(WORKERS) --maxprocesses 2 --durations 25 \\\n" in makefile
+    assert '\t@$(call run_tests,-m "long and not gpu",2)\n' in makefile
+    assert "\nrun_tests = $(BIN)/pytest $(1) -n $(WORKERS) --maxprocesses $(2) --durations 25 \\\n" in makefile
 
 
 @pytest.mark.parametrize("failing", ["nothing", "check", "test", "test-long", "fresh_machine.sh", "images.sh"])
@@ -90,6 +89,7 @@ echo "$(basename "$0") $1" >> "$PWD/steps"
     completed = subprocess.run([run], env=environment, capture_output=True, text=True, check=False)
     assert (completed.returncode == 0) == (failing == "nothing"), completed.stderr
     steps = (tmp_path / "steps").read_text().splitlines()
-    tests = {"test": ["make test"], "check": [], "fresh_machine.sh": []}.get(failing, ["make test", "make test-long"])
-    assert [step for step in steps if step.startswith("make ")] == ["make setup", "make check", *tests]
+    tests = {"nothing": ["make test", "make test-long"], "test-long": ["make test", "make test-long"]}
+    tests |= {"test": ["make test"]}
+    assert [step for step in steps if step.startswith("make ")] == ["make setup", "make check", *tests.get(failing, [])]
     assert {"fresh_machine.sh ", "images.sh "} <= set(steps)

@@ -52,7 +52,8 @@ def test_a_stopped_run_ends_with_its_message_and_the_page(tmp_path: Path, capsys
 
 
 def test_a_bug_shows_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "pipeline.log").write_text("ZeroDivisionError: division by zero\n")
+    log = "Traceback (most recent call last):\nZeroDivisionError: division by zero\n"
+    (tmp_path / "pipeline.log").write_text(log)
     display_of(tmp_path).print_results(tmp_path, 1, Path("runs"))
     printed = capsys.readouterr().out
     assert "a bug in Shortlist" in printed and "ZeroDivisionError" in printed
@@ -76,6 +77,15 @@ def test_a_killed_step_is_named_with_what_needs_less_memory(tmp_path: Path, caps
     printed = capsys.readouterr().out
     assert display.broken_step == "train_trees" and "step train_trees was killed" in printed
     assert "runtime.steps_at_once: 1" in printed and "a bug in Shortlist" not in printed
+
+
+def test_a_run_that_was_killed_between_two_steps_is_no_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step = {"event": "step", "step": "ingest", "paths": {}}
+    display = display_of(tmp_path, step, {"event": "done", "name": "ingest", "seconds": 2.0, "peak_mib": 100.0})
+    (tmp_path / "pipeline.log").write_text("ingest | 24,000 rows\n")
+    display.print_results(tmp_path, 1, Path("runs"))
+    printed = capsys.readouterr().out
+    assert "A process of the run was killed" in printed and "a bug in Shortlist" not in printed
 
 
 def test_an_interrupted_run_prints_that_finished_steps_are_reused(
