@@ -50,8 +50,8 @@ class GrowthRun(NamedTuple):
 
 XGBOOST_ROW_BYTES: Final = 8 + 4 + 4 + 8 + 16
 """What XGBoost 3.2 keeps of each row that it learns, whatever `memory_budget_mib` says: gradient and Hessian,
-prediction, label, the row's number in the order of the leaves (`RowSetCollection`, 64 bits), and that number again on
-both sides of a split (`PartitionBuilder`, whose blocks stay allocated)."""
+prediction, label, the row's number in the order of the leaves (RowSetCollection, 64 bits), and that number again on
+both sides of a split (PartitionBuilder, whose blocks stay allocated)."""
 XGBOOST_VALIDATION_ROW_BYTES: Final = 4 + 4
 """Of each row that it only scores: prediction and label."""
 TABLE_COPIES: Final = 2
