@@ -203,7 +203,8 @@ def _decision_summary(name: str, decision: RetrainDecision, is_over: bool) -> st
         return "there is no reason to page any more" if is_over else "a person must act"
     if is_over:
         return "the alarm is over"
-    return f"the alarm is raised; {'a' if decision.action == 'retrain' else 'no'} training starts"
+    columns = f" (columns {', '.join(decision.columns)})" if decision.columns else ""
+    return f"the alarm is raised; {'a' if decision.action == 'retrain' else 'no'} training starts{columns}"
 
 
 def _alert(

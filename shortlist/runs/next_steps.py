@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -156,12 +157,14 @@ def _next_commands(
     run_command = f"make run SPEC={spec}" + (f" DATA={data}" if data else "")
     ui = "make ui", "every run, curve and model in MLflow"
     if not summary["blessed"]:
+        best = _nearest_candidate(summary, best)
         failed_gate = next(
             (gate["name"] for gate in summary["gates"] if gate["model"] == best and not gate["passed"]), ""
         )
         unlisted_gate = ("{page}#gates", "what it measured") if failed_gate else (_CHECK, "list what is wrong")
         command, purpose = _ADVICE.get(failed_gate, unlisted_gate)
         if retirement := _retirement(summary, best):
+            failed_gate = "champion"
             command, purpose = retirement, "compare with the baselines, if the champion is no yardstick any more"
         candidates = _section(arguments.get("retrieval")).get("candidates", 500)
         model = best
@@ -201,6 +204,13 @@ def _tunable_model(summary: Mapping[str, Any], arguments: Mapping[str, Any], bes
         return best
     tunable = {name: model for name, model in summary["models"].items() if name not in untunable}
     return _best_model({**summary, "models": tunable}, "candidate")
+
+
+def _nearest_candidate(summary: Mapping[str, Any], best: str) -> str:
+    """Return the candidate that the fewest gates hold; of several the best model if it is one, else the first."""
+    failures = Counter(gate["model"] for gate in summary["gates"] if not gate["passed"])
+    judged = dict.fromkeys(gate["model"] for gate in summary["gates"] if gate["model"] in summary["models"])
+    return min(judged, key=lambda name: (failures[name], name != best), default=best)
 
 
 def _retirement(summary: Mapping[str, Any], best: str) -> str:

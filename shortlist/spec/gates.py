@@ -56,11 +56,16 @@ class Infra(Section):
     """Longest time from start to ready."""
 
 
+def gate_settings() -> dict[str, type[Section]]:
+    """Return the sections of the gates with settings of their own, by the gate's name."""
+    return {name: gate.settings for name, gate in resolve_address("gates").complete().items() if gate.settings}
+
+
 def _parse_gate_settings(settings_by_gate: object) -> object:
     """Return the settings of each gate, parsed by the section that the gate declares."""
     if not isinstance(settings_by_gate, Mapping) or not settings_by_gate:
         return settings_by_gate
-    sections = {name: gate.settings for name, gate in resolve_address("gates").complete().items() if gate.settings}
+    sections = gate_settings()
     for name in settings_by_gate:
         if name not in sections:
             raise ValueError(f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}")

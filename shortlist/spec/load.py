@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.spec.base import DisagreementError, RegisteredSection
+from shortlist.spec.gates import gate_settings
 from shortlist.spec.models import ModelSection, model_sections
 from shortlist.spec.spec import Spec
 from shortlist.spec.text.changes import apply_change, split_changes
@@ -173,6 +174,8 @@ def _format_value(value: object) -> str:
 
 def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the keys that are allowed in place of an unknown one."""
+    if location[:2] == ("gates", "custom"):
+        return list(gate_settings()[str(location[2])].model_fields)
     return [field.alias or name for model in _models_at(location[:-1]) for name, field in model.model_fields.items()]
 
 

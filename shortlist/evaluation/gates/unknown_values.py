@@ -72,7 +72,8 @@ def _remedy(effects: Sequence[UnknownValueEffect]) -> str:
     columns = " and ".join(dict.fromkeys(f"'{effect.column}'" for effect in effects))
     least_limit = math.ceil(100 * max(abs(effect.shift) for effect in effects)) / 100
     return (
-        f". Next: leave features of {columns} out of models.<name>.features, or, where these are rates of several keys,"
-        " declare their prior_key; if every request will hold a value that training knows, declare"
+        f". Next: where a request cannot know {columns} yet, declare known: after; else leave features of {columns} out"
+        " of models.<name>.features, or, where these are rates of several keys, declare their prior_key; if every"
+        " request will hold a value that training knows, declare"
         f" gates.custom.unknown_values.max_shift: {least_limit:g}"
     )

@@ -72,9 +72,10 @@ class TestUnknownValues:
         assert not gate_result.passed
         assert gate_result.reason == (
             f"unseen 'device' moves the mean score by {shift:+.2f} log-odds, more than 0.15 (max_shift) and than half"
-            " of the 0.10 by which it moves single rows, though none of the test rows have it. Next: leave features of"
-            " 'device' out of models.<name>.features, or, where these are rates of several keys, declare their"
-            " prior_key; if every request will hold a value that training knows, declare"
+            " of the 0.10 by which it moves single rows, though none of the test rows have it. Next: where a request"
+            " cannot know 'device' yet, declare known: after; else leave features of 'device' out of"
+            " models.<name>.features, or, where these are rates of several keys, declare their prior_key; if every"
+            " request will hold a value that training knows, declare"
             f" gates.custom.unknown_values.max_shift: {abs(shift):g}"
         )
         assert unknown_values_gate(proof(unknown_values=effects), DIGEST, UnknownValueLimits(max_shift=1.1)).passed

@@ -113,7 +113,7 @@ def test_an_alert_has_the_reasons_and_the_action() -> None:
     (alert,) = decision_alerts(decision(1, "retrain", alarm=True), {}, link="http://127.0.0.1:5000/loop.html")
     assert alert.labels == {"alertname": "ShortlistAlarm", "spec": "demo", "severity": "warning"}
     assert alert.annotations == {
-        "summary": "demo: the alarm is raised; a training starts",
+        "summary": "demo: the alarm is raised; a training starts (columns price, brand)",
         "description": "price moved; so did brand",
         "action": "retrain",
         "columns": "price, brand",

@@ -124,6 +124,22 @@ def test_the_failed_gate_of_the_best_candidate_decides_the_advice(ending: Any, g
     assert first.startswith(f"  {command}  ") and f"gate '{gate}': " in first
 
 
+def test_the_candidate_that_the_fewest_gates_hold_decides_the_advice(ending: Any) -> None:
+    """Not the better model of two that more gates hold: it is farther from being blessed."""
+    held = [("absolute", "trees"), ("slices", "trees"), ("infra", "network")]
+    gates = [{"name": gate, "model": model, "passed": False, "reason": ""} for gate, model in held]
+    lines = ending(gates=gates)
+    assert "gate 'infra': measure again on an idle machine" in lines[lines.index("Next:") + 1]
+
+
+def test_the_gate_of_a_retirement_is_the_champions_whichever_failed_first(ending: Any) -> None:
+    reason = "version 1 reads paid. If it is no yardstick, `shortlist retire-champion mine --reason 'paid'` helps"
+    gates = [("absolute", "behind"), ("champion", reason)]
+    held = [{"name": name, "model": "trees", "passed": False, "reason": text} for name, text in gates]
+    lines = ending(gates=held)
+    assert lines[lines.index("Next:") + 1].startswith("  shortlist retire-champion mine --reason 'paid'   gate 'champion'")
+
+
 def test_a_champion_whose_retirement_the_gate_names_gets_that_command(ending: Any) -> None:
     command = ".venv/bin/shortlist retire-champion mine --reason 'it reads paid'"
     reason = f"AUC difference -0.03; version 1 reads paid. If it is no yardstick, `{command}` compares with baselines"

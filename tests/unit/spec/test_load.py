@@ -112,6 +112,12 @@ def test_an_unknown_key_hides_no_disagreement_between_sections() -> None:
         parse_spec(invalid)
 
 
+def test_a_typo_in_the_settings_of_a_gate_suggests_a_key_of_that_gate() -> None:
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    with pytest.raises(SpecError, match=r"unknown_values\.max_shft: unknown key; did you mean 'max_shift'\?"):
+        parse_spec(text + "gates: {custom: {unknown_values: {max_shft: 0.2}}}\n")
+
+
 def test_equal_declarations_have_equal_digests() -> None:
     text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
     reordered = yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
