@@ -137,7 +137,9 @@ def test_the_gate_of_a_retirement_is_the_champions_whichever_failed_first(ending
     gates = [("absolute", "behind"), ("champion", reason)]
     held = [{"name": name, "model": "trees", "passed": False, "reason": text} for name, text in gates]
     lines = ending(gates=held)
-    assert lines[lines.index("Next:") + 1].startswith("  shortlist retire-champion mine --reason 'paid'   gate 'champion'")
+    assert lines[lines.index("Next:") + 1].startswith(
+        "  shortlist retire-champion mine --reason 'paid'   gate 'champion'"
+    )
 
 
 def test_a_champion_whose_retirement_the_gate_names_gets_that_command(ending: Any) -> None:
