@@ -84,8 +84,8 @@ def kill_in_runs(
         runs, remaining_kills, code = folder / f"runs-{outcome.runs}", min(per_run, kills - outcome.kills), 1
         while code:
             process = _start(command(runs), folder)
-            delay_seconds, most = generator.uniform(0, seconds), min(at_once, remaining_kills)
-            if most and (names := _kill_processes(process, generator, delay_seconds, most)):
+            delay_seconds, max_kills = generator.uniform(0, seconds), min(at_once, remaining_kills)
+            if max_kills and (names := _kill_processes(process, generator, delay_seconds, max_kills)):
                 remaining_kills, outcome.kills = remaining_kills - len(names), outcome.kills + len(names)
                 outcome.programs.update(names)
                 code = _finish(process)
@@ -108,7 +108,7 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _kill_processes(
-    process: subprocess.Popen[bytes], generator: random.Random, delay_seconds: float, most: int
+    process: subprocess.Popen[bytes], generator: random.Random, delay_seconds: float, max_kills: int
 ) -> list[str]:
     """Kill processes of a command some seconds after its start; return their names, none where it ended first."""
     with suppress(subprocess.TimeoutExpired):
@@ -118,7 +118,7 @@ def _kill_processes(
     while process.poll() is None and not names:
         with suppress(psutil.NoSuchProcess):
             children = psutil.Process(process.pid).children(recursive=True)
-            for child in generator.sample(children, min(most, len(children))):
+            for child in generator.sample(children, min(max_kills, len(children))):
                 name = child.name()
                 child.kill()
                 names.append(name)

@@ -177,8 +177,8 @@ class ScoreCounts(NamedTuple):
         """
         ranks = np.linspace(0, self.rows.sum() - 1, _CURVE_POINTS).astype(np.intp)
         cuts = np.unique(np.searchsorted(self.rows.sum(0).cumsum(), ranks, "right"))[::-1]
-        above = self.rows[:, ::-1].cumsum(1)[:, ::-1]
-        fpr, tpr = ([0.0, *rates] for rates in (above[:, cuts] / above[:, :1]).round(6).tolist())
+        rows_above = self.rows[:, ::-1].cumsum(1)[:, ::-1]
+        fpr, tpr = ([0.0, *rates] for rates in (rows_above[:, cuts] / rows_above[:, :1]).round(6).tolist())
         thresholds = (cuts.astype(np.uint32) << _RANGE_SHIFT).view(np.float32).astype(np.float64)
         return fpr, tpr, [1.0, *thresholds.round(6).tolist()]
 

@@ -104,16 +104,16 @@ def _problems_without_unknown_keys(raw: Mapping[str, Any], problems: Sequence[Er
     """
     if any(problem["type"] != "extra_forbidden" for problem in problems):
         return []
-    known = copy.deepcopy(dict(raw))
+    spec_document = copy.deepcopy(dict(raw))
     for problem in problems:
         *section_path, key = problem["loc"]
-        section: Any = known
+        section: Any = spec_document
         for part in section_path:
             if not isinstance(section, Mapping) or part in section:  # pydantic inserts the kinds of sections
                 section = section[part]
-        del section[key]
+        section.pop(key, None)
     try:
-        Spec.model_validate(known)
+        Spec.model_validate(spec_document)
     except ValidationError as error:
         return error.errors()
     return []

@@ -20,9 +20,9 @@ CLUSTER_SHIFT: Final = 32
 
 
 @compiled
-def count_drawn(drawn: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint8]) -> None:
+def count_draws(drawn_clusters: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint8]) -> None:
     """Add to `counts`, by cluster, how often each was drawn."""
-    for cluster in drawn:
+    for cluster in drawn_clusters:
         counts[cluster] += 1
 
 

@@ -224,13 +224,13 @@ def _iter_resample_weights(clusters: int, rounds: int, seed: int) -> Iterator[np
     A byte per user suffices: no user is drawn 256 times, which has a probability below 1e-500. It stays in a cache
     where eight bytes would not.
     """
-    from shortlist.evaluation.metrics.bootstrap_kernels import count_drawn
+    from shortlist.evaluation.metrics.bootstrap_kernels import count_draws
 
     generator = np.random.default_rng(seed)
     for _ in range(rounds):
         counts = np.zeros(clusters, np.uint8)
         for piece in row_pieces(clusters):
-            count_drawn(generator.integers(0, clusters, piece.stop - piece.start, np.uint32), counts)
+            count_draws(generator.integers(0, clusters, piece.stop - piece.start, np.uint32), counts)
         yield counts
 
 

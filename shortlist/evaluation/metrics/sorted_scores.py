@@ -24,24 +24,24 @@ class SortedScores:
 
         # A machine word per row, sorted in place, and then replaced piece by piece: of many rows another array would
         # be the largest of a step. Sorting words takes a ninth of the time of sorting row numbers by score.
-        words, scores, weights = np.empty(rows.rows, np.uint64), _order_numbers(rows.stored_scores), rows.weights
+        row_keys, scores, weights = np.empty(rows.rows, np.uint64), _order_numbers(rows.stored_scores), rows.weights
         for piece in row_pieces(rows.rows):
             numbers = np.arange(piece.start, piece.stop, dtype=np.uint64)
-            words[piece] = (scores[piece].astype(np.uint64) << _HALF) | numbers
+            row_keys[piece] = (scores[piece].astype(np.uint64) << _HALF) | numbers
         del scores
-        words.sort()
+        row_keys.sort()
         self._row_weights = np.empty(0 if weights is None else rows.rows)
         self._piece_rows, last_score = pointwise.PIECE_ROWS, -1
         for piece in row_pieces(rows.rows):
-            numbers, piece_scores = words[piece] & _LOW_BITS, (words[piece] >> _HALF).astype(np.int64)
+            numbers, piece_scores = row_keys[piece] & _LOW_BITS, (row_keys[piece] >> _HALF).astype(np.int64)
             bits = (rows.stored_labels[numbers] == 1) * np.uint64(POSITIVE)
             bits |= (np.diff(piece_scores, prepend=last_score) > 0) * np.uint64(NEW_SCORE)
             bits |= np.arange(numbers.size, dtype=np.uint64) << np.uint64(PLACE_SHIFT)
-            words[piece] = np.sort((rows.clusters[numbers].astype(np.uint64) << np.uint64(CLUSTER_SHIFT)) | bits)
+            row_keys[piece] = np.sort((rows.clusters[numbers].astype(np.uint64) << np.uint64(CLUSTER_SHIFT)) | bits)
             last_score = piece_scores[-1]
             if weights is not None:
                 self._row_weights[piece] = weights[numbers]
-        self._rows = words
+        self._rows = row_keys
 
     def auc(self, weights: npt.NDArray[np.uint8]) -> float:
         """Return the AUC with a weight per user; see `auc_and_rate`."""

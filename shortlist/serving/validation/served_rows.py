@@ -77,7 +77,7 @@ def draw_reference_rows(scores: Path, count: int, seed: int) -> ReferenceRows:
     """
     file, random = scores_file(scores), np.random.default_rng(seed)
     names = Columns.IMPRESSION, Columns.DAY, *map(score_column, further_labels(file))
-    drawn, test_rows = pl.DataFrame(), 0
+    sampled_rows, test_rows = pl.DataFrame(), 0
     for piece in iter_scores(file, "test", names):
         test_rows += piece.labels.size
         rows = piece.frame.with_columns(
@@ -85,9 +85,9 @@ def draw_reference_rows(scores: Path, count: int, seed: int) -> ReferenceRows:
             pl.Series("score", piece.scores.astype(np.float32)),
             pl.Series(_DRAW, random.random(piece.labels.size)),
         )
-        drawn = pl.concat([drawn, rows.bottom_k(count, by=_DRAW)]) if drawn.height else rows
-        drawn = drawn.bottom_k(count, by=_DRAW)
-    return ReferenceRows(drawn.drop(_DRAW).sort(Columns.IMPRESSION), test_rows)
+        sampled_rows = pl.concat([sampled_rows, rows.bottom_k(count, by=_DRAW)]) if sampled_rows.height else rows
+        sampled_rows = sampled_rows.bottom_k(count, by=_DRAW)
+    return ReferenceRows(sampled_rows.drop(_DRAW).sort(Columns.IMPRESSION), test_rows)
 
 
 class ServedRows:

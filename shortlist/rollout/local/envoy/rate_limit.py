@@ -19,7 +19,7 @@ _BURST_SECONDS: Final = 2
 _MAX_ADDRESSES: Final = 20_000
 """Addresses whose rates an Envoy knows; the one that asked least recently is forgotten for a new one."""
 _MAX_RATE: Final = 2**31
-_ALWAYS: Final = {"default_value": {"numerator": 100}}
+_ALL_REQUESTS: Final = {"default_value": {"numerator": 100}}
 
 
 def rate_filters(serving: Serving, token: str | None) -> list[Config]:
@@ -35,10 +35,10 @@ def rate_filters(serving: Serving, token: str | None) -> list[Config]:
     actions: list[Config] = [
         {"masked_remote_address": {"v4_prefix_mask_len": 32, "v6_prefix_mask_len": IPV6_PREFIX}},
         # Probes of health cost nothing, and whoever asks for them is told the truth.
-        _unless("method", {"name": ":method", "string_match": {"exact": "GET"}}),
+        _exempt_header("method", {"name": ":method", "string_match": {"exact": "GET"}}),
     ]
     if token is not None:
-        actions.append(_unless("token", {"name": "authorization", "string_match": {"exact": f"Bearer {token}"}}))
+        actions.append(_exempt_header("token", {"name": "authorization", "string_match": {"exact": f"Bearer {token}"}}))
     entries = [{"key": "masked_remote_address"}, *({"key": name, "value": "other"} for name in ("method", "token"))]
     entries = entries[: len(actions)]
     if serving.backend_networks:
@@ -54,8 +54,8 @@ def rate_filters(serving: Serving, token: str | None) -> list[Config]:
         "@type": _KIND,
         "stat_prefix": "rate_limit",
         "status": {"code": RATE_STATUS},
-        "filter_enabled": _ALWAYS,
-        "filter_enforced": _ALWAYS,
+        "filter_enabled": _ALL_REQUESTS,
+        "filter_enforced": _ALL_REQUESTS,
         "max_dynamic_descriptors": _MAX_ADDRESSES,
         "rate_limits": [{"actions": actions}],
         "descriptors": [{"entries": entries, "token_bucket": _bucket(rate)}],
@@ -64,7 +64,7 @@ def rate_filters(serving: Serving, token: str | None) -> list[Config]:
     return [{"name": "envoy.filters.http.local_ratelimit", "typed_config": settings}]
 
 
-def _unless(key: str, header: Config) -> Config:
+def _exempt_header(key: str, header: Config) -> Config:
     """Return the action by which requests with a header are not limited."""
     match = {"descriptor_key": key, "descriptor_value": "other", "expect_match": False, "headers": [header]}
     return {"header_value_match": match}
