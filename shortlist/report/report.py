@@ -19,7 +19,7 @@ from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report import plots
 from shortlist.report.figures import Plot
 from shortlist.report.page import RunPage
-from shortlist.report.page_facts import broken_rules, feature_facts, split_days, split_rows
+from shortlist.report.page_facts import broken_rules, feature_facts, near_auc, split_days, split_rows
 from shortlist.report.summary import best_epoch_record, combine_engines
 from shortlist.report.templates import page_environment
 from shortlist.report.value_lines import RunValue, run_value
@@ -54,6 +54,7 @@ def render(page: RunPage) -> str:
     best = verdict.best_possible if verdict else None
     slates = choose_shown_slates(verdict, blessing)
     value = run_value(verdict, slates) if verdict else None
+    hero = _headline_model(models, blessing)
     records = {model: read_json(folder / Files.MODEL) for model, folder in page.models.items()}
     return _template().render(
         page=page,
@@ -70,7 +71,8 @@ def render(page: RunPage) -> str:
         training_only=[(measures.model, effect) for measures in models for effect in measures.training_only],
         by_user=next((measures for measures in models if measures.gauc), None),
         metric_title=TITLES[verdict.metric] if verdict else "",
-        hero=_headline_model(models, blessing),
+        hero=hero,
+        near_auc=near_auc(hero.auc.value) if hero and hero.auc else None,
         records=records,
         rate_error=rate_error,
         best_epoch_record=best_epoch_record,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,27 +31,39 @@ def column_aucs(sample: pl.DataFrame, data: Data, folder: Path) -> dict[str, flo
         AUC in [0.5, 1] by column name; empty when the sample has fewer than ten rows of either label.
     """
     label = sample[Columns.LABEL].to_numpy().astype(bool)
-    if min(label.sum(), (~label).sum()) < _MIN_ROWS_PER_CLASS:
+    if not has_both_labels(label):
         return {}
-    aucs = _compute_aucs(sample, label, _testable_columns(data.columns, data))
+    aucs = single_column_aucs(sample.select(_testable_columns(data.columns, data)), label)
     for table in data.side_tables:
         joined = _join_side_table(sample, table, folder)
-        columns = [column for column in _testable_columns(table.columns, data) if column.name != table.key]
-        aucs |= _compute_aucs(joined, label, columns)
+        names = [name for name in _testable_columns(table.columns, data) if name != table.key]
+        aucs |= single_column_aucs(joined.select(names), label)
     return aucs
 
 
-def _compute_aucs(rows: pl.DataFrame, label: npt.NDArray[np.bool_], columns: Sequence[Column]) -> dict[str, float]:
-    aucs = parallel_map(lambda column: column_auc(rows[column.name], label), columns, pl.thread_pool_size())
-    return {column.name: auc for column, auc in zip(columns, aucs, strict=True)}
+def single_column_aucs(
+    rows: pl.DataFrame, label: npt.NDArray[np.bool_], is_earlier: npt.NDArray[np.bool_] | None = None
+) -> dict[str, float]:
+    """Return the AUC of every column by its name; see `column_auc`."""
+    aucs = parallel_map(lambda values: column_auc(values, label, is_earlier), rows.get_columns(), pl.thread_pool_size())
+    return dict(zip(rows.columns, aucs, strict=True))
 
 
-def column_auc(values: pl.Series, label: npt.NDArray[np.bool_]) -> float:
+def has_both_labels(label: npt.NDArray[np.bool_]) -> bool:
+    """Whether there are enough rows of either label, ten, for an AUC."""
+    return bool(min(label.sum(), (~label).sum()) >= _MIN_ROWS_PER_CLASS)
+
+
+def column_auc(
+    values: pl.Series, label: npt.NDArray[np.bool_], is_earlier: npt.NDArray[np.bool_] | None = None
+) -> float:
     """Return the better of two AUCs of a column: by the order of its values, and by the label rate of each value.
 
     Args:
         values: Values of any type; null counts as one more value.
         label: Whether each row is positive.
+        is_earlier: Whether each row only gives label rates, and is not ranked. Without it, every second row gives the
+            rates by which the others are ranked, and all rows are ranked by the order of their values.
 
     >>> column_auc(pl.Series([1, 2, 3, 4]), np.array([True, True, False, False]))
     1.0
@@ -61,13 +72,14 @@ def column_auc(values: pl.Series, label: npt.NDArray[np.bool_]) -> float:
     comparable = values if is_ordered else pl.Series(row_hashes(values.to_frame()))
     # Rows are counted by value and label once for all AUCs below, in half the time of ranking the rows for each.
     codes = comparable.rank("dense").fill_null(0).to_numpy()
-    rate_auc = _rate_auc(codes, label)
-    return max(rate_auc, _order_auc(codes, label)) if is_ordered else rate_auc
+    rate_auc = _rate_auc(codes, label, np.arange(label.size) % 2 == 0 if is_earlier is None else is_earlier)
+    ranked = slice(None) if is_earlier is None else ~is_earlier
+    return max(rate_auc, _order_auc(codes[ranked], label[ranked])) if is_ordered else rate_auc
 
 
-def _testable_columns(columns: tuple[Column, ...], data: Data) -> list[Column]:
-    known_before = [column for column in columns if column.known == "before" and column.type != "vector"]
-    return [column for column in known_before if column.name not in data.names_of_rows]
+def _testable_columns(columns: tuple[Column, ...], data: Data) -> list[str]:
+    known_before = [column.name for column in columns if column.known == "before" and column.type != "vector"]
+    return [name for name in known_before if name not in data.names_of_rows]
 
 
 def _join_side_table(sample: pl.DataFrame, table: SideTable, folder: Path) -> pl.DataFrame:
@@ -83,11 +95,11 @@ def _order_auc(codes: npt.NDArray[np.uint32], label: npt.NDArray[np.bool_]) -> f
     return max(max(auc, 1 - auc) for auc in aucs)
 
 
-def _rate_auc(codes: npt.NDArray[np.uint32], label: npt.NDArray[np.bool_]) -> float:
-    """Return the AUC on every second row of each value's label rate in the other rows."""
+def _rate_auc(codes: npt.NDArray[np.uint32], label: npt.NDArray[np.bool_], is_fitted: npt.NDArray[np.bool_]) -> float:
+    """Return the AUC, on the other rows, of each value's label rate in the fitted rows."""
     size = int(codes.max()) + 1
-    fitted, scored = _count_by_code(codes[::2], label[::2], size), _count_by_code(codes[1::2], label[1::2], size)
-    mean = float(label[::2].mean())
+    fitted, scored = (_count_by_code(codes[part], label[part], size) for part in (is_fitted, ~is_fitted))
+    mean = float(label[is_fitted].mean())
     # A prior of one row of the mean rate, so that of two values with one label only the more frequent is more extreme.
     rates, places = np.unique((fitted[0] + mean) / (fitted[0] + fitted[1] + 1), return_inverse=True)
     positives, negatives = (np.bincount(places, counts, rates.size).astype(np.float64) for counts in scored)

@@ -74,7 +74,7 @@ def page(tmp_path: Path, frame: Frame, limits: Gates, validate_export: Callable[
     writer.append(rows)
     writer.close({"raw_rows": 1_000, "valid_rows": 990, "quarantined_rows": 10})
     features = DayTableWriter(folders["table"], Files.TABLE, chunk_rows=1_000)
-    features.append(rows.with_columns(rate=pl.lit(0.5, pl.Float32)))
+    features.append(rows.with_columns(rate=pl.lit(0.5, pl.Float32), impression_id=pl.int_range(3)))
     columns = [{"name": "rate", "kind": "dense", "size": None, "width": None}]
     split = {"warmup": [], "train": ["2026-01-05"], "validation": ["2026-01-06"], "test": ["2026-01-07"]}
     features.close({"columns": columns, "split": split})
@@ -178,6 +178,22 @@ def test_the_models_table_and_the_slices_have_the_metrics_of_ranking(page: RunPa
     for interval in (xgboost_measures.gauc, xgboost_measures.ndcg_at_10):
         assert f"{interval.value:.4f}{interval.low:.3f} \N{EN DASH} {interval.high:.3f}" in text
     assert "log lossGAUCnDCG@10" in text and "GAUC differencenDCG@10 difference" in text
+
+
+def test_a_feature_that_alone_is_near_the_model_is_marked(page: RunPage, tmp_path: Path) -> None:
+    label = pl.Series([0, 1] * 40)
+    days = [date(2026, 1, 6)] * 40 + [date(2026, 1, 7)] * 40
+    writer = DayTableWriter(tmp_path, Files.TABLE, chunk_rows=1_000)
+    rows = {"label": label, "day": days, "impression_id": range(80), "leak": -label, "constant": [1.0] * 80}
+    writer.append(pl.DataFrame(rows))
+    columns = [{"name": name, "kind": "dense", "size": None, "width": None} for name in ("constant", "leak")]
+    split = {"train": [], "validation": ["2026-01-06"], "test": ["2026-01-07"]}
+    writer.close({"columns": columns, "split": split})
+    text = Outline(render(page.model_copy(update={"table": tmp_path}))).text
+    assert "AUC alone is of one feature, in its better direction, on 40 test rows" in text
+    assert re.search(r"leak near the model ?dense ?1\.0000.*constant ?dense ?0\.5000", text)
+    assert text.count("near the model") == 1
+    assert "AUC alone is" not in Outline(render(page)).text  # three rows rank nothing
 
 
 def test_every_link_leads_somewhere(page: RunPage) -> None:
