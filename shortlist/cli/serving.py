@@ -144,15 +144,23 @@ def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = 
 def rollback(
     spec: SpecArgument,
     version: Annotated[int | None, typer.Option(help="Version to return to; the previous champion by default.")] = None,
+    degraded: Annotated[
+        bool, typer.Option("--degraded", help="Return to it although features of it are not published.")
+    ] = False,
     target: TargetOption = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """End the current rollout, or return to the previous champion; exit code 0 only when that was done."""
-    _run_where_fleet_is_reached(spec, target, "rollback")
+    from shortlist.rollout.commands import describe_older_versions
+
+    options = [*([] if version is None else ["--version", str(version)]), *(["--degraded"] if degraded else [])]
+    _run_where_fleet_is_reached(spec, target, "rollback", *options)
     deployer = _target_deployer(spec, target, runs)
-    rollout = deployer.rollback(version)
+    rollout = deployer.rollback(version, degraded)
     _write_runs_page(spec, runs)
     _print_verdict(deployer, rollout)
+    if rollout.is_rolled_back and version is None:
+        typer.echo(describe_older_versions(deployer.rollouts, rollout.state.stable))
     if not rollout.is_rolled_back:
         raise ShortlistError(
             f"spec '{deployer.name}': not rolled back; the rollout of version {rollout.state.candidate} was"

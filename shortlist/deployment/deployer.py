@@ -96,13 +96,17 @@ class Deployer:
         self._check(connection)
         return self._commands(connection).promote()
 
-    def rollback(self, version: int | None = None) -> RolloutRecord:
+    def rollback(self, version: int | None = None, degraded: bool = False) -> RolloutRecord:
         """Abort the unfinished rollout, or return to the previous champion or to a version that is named.
+
+        Args:
+            version: Version to return to; the previous champion by default.
+            degraded: Whether to return to a version some of whose features are not published.
 
         Raises:
             ShortlistError: The fleet cannot be reached or refuses, or there is no version to return to.
         """
-        return self._commands(self._connected()).rollback(version=version)
+        return self._commands(self._connected()).rollback(version=version, degraded=degraded)
 
     def after_training(self, version: str) -> TrainingOutcome:
         """Roll out the version of a training, if the spec is served.
@@ -153,6 +157,7 @@ class Deployer:
             load_test=connection.load_failures,
             answer_failures=connection.answer_failures,
             notices=connection.notices,
+            unpublished_features=self.context.unpublished_features,
             keep_former_seconds=connection.keep_former_seconds,
             store=self.context.served_store,
             on_change=on_change,

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from shortlist.rollout.candidates import newest_candidate
 from shortlist.rollout.controller import Controller
 from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts
 from shortlist.rollout.states.operator_commands import OperatorCommand
@@ -84,6 +85,7 @@ class RolloutCommands:
         reason: str = "rolled back by hand",
         seconds: float = _COMMAND_TIMEOUT_SECONDS,
         version: int | None = None,
+        degraded: bool = False,
     ) -> RolloutRecord:
         """Roll back the unfinished rollout, or else return to the version that served before the present one.
 
@@ -94,14 +96,17 @@ class RolloutCommands:
             reason: Written to the rollout's record.
             seconds: Longest wait for a running controller to execute the command.
             version: Version to return to where no rollout is under way; the one that served before by default.
+            degraded: Whether to return to a version some of whose features are not published.
 
         Raises:
-            ShortlistError: There is no version to return to, or the controller did not execute the command in time.
+            ShortlistError: There is no version to return to, its features are not published, or the controller did not
+                execute the command in time.
         """
-        return self._send_command("rollback", reason, seconds) or self._start_by_command("rollback", reason, version)
+        record = self._send_command("rollback", reason, seconds, degraded)
+        return record or self._start_by_command("rollback", reason, version, degraded)
 
     def _send_command(
-        self, action: Literal["promote", "rollback"], reason: str, seconds: float
+        self, action: Literal["promote", "rollback"], reason: str, seconds: float, degraded: bool = False
     ) -> RolloutRecord | None:
         """Send a command to the controller of the unfinished rollout, or act in its place; None when there is none."""
         unfinished = self._rollouts.unfinished()
@@ -115,10 +120,10 @@ class RolloutCommands:
             command = self._rollouts.pending_command(record.id)
             is_overruled = command is not None and command.action != action  # by a newer command
             if action == "rollback" and not record.is_rolled_back and not is_overruled:
-                return self._undo_promotion(record, reason)
+                return self._undo_promotion(record, reason, degraded)
             return record
 
-    def _undo_promotion(self, record: RolloutRecord, reason: str) -> RolloutRecord:
+    def _undo_promotion(self, record: RolloutRecord, reason: str, degraded: bool) -> RolloutRecord:
         """Return to the former version of a rollout that was over before its controller read a rollback.
 
         Raises:
@@ -133,16 +138,20 @@ class RolloutCommands:
                 f" SPEC={record.spec} rolls out another version."
             )
         self._check_not_retired(state.former)
-        return self._start_rollout(state.former, straight=True, manual=True, returning=True, reason=reason)
+        return self._return_to(state.former, reason, degraded)
 
     def _start_by_command(
-        self, action: Literal["promote", "rollback"], reason: str, version: int | None = None
+        self, action: Literal["promote", "rollback"], reason: str, version: int | None = None, degraded: bool = False
     ) -> RolloutRecord:
         with self._rollouts.lock():
             if action == "promote":
                 return self._start_rollout(None, straight=True, manual=True, reason=reason)
-            former = version if version is not None else self._previous_version()
-            return self._start_rollout(former, straight=True, manual=True, returning=True, reason=reason)
+            return self._return_to(version if version is not None else self._previous_version(), reason, degraded)
+
+    def _return_to(self, version: int, reason: str, degraded: bool) -> RolloutRecord:
+        return self._start_rollout(
+            version, straight=True, manual=True, returning=True, reason=reason, degraded=degraded
+        )
 
     def _previous_version(self) -> int:
         """Return the version that served before the one that serves now."""
@@ -161,7 +170,7 @@ class RolloutCommands:
                 return state.former
         raise RolloutError(
             f"version {route.stable} serves, no rollout is under way, and no earlier rollout replaced another version:"
-            " there is nothing to return to"
+            f" there is nothing to return to. {describe_older_versions(self._rollouts, route.stable)}"
         )
 
     def _check_not_retired(self, version: int) -> None:
@@ -178,6 +187,7 @@ class RolloutCommands:
         manual: bool = False,
         returning: bool = False,
         reason: str = "",
+        degraded: bool = False,
     ) -> RolloutRecord:
         models = self._context.models
         candidate = version if version is not None else newest_candidate(models, self._rollouts.spec)
@@ -190,6 +200,7 @@ class RolloutCommands:
         rollout = self._rollouts.new_id()
         with self._rollouts.temporary_folder() as files:
             deployment = self._context.prepare_blessed(models, candidate, self._context.store, Path(files))
+            notices = self._check_return(deployment, degraded) if returning else ()
         state = RolloutState(
             rollout=rollout,
             candidate=candidate,
@@ -211,8 +222,29 @@ class RolloutCommands:
                 policy=self._policy,
                 labels=self._guarded_labels,
                 returning=returning,
+                served_before=candidate in self._rollouts.served_versions(),
+                notices=notices,
             )
         )
+
+    def _check_return(self, deployment: Deployment, degraded: bool) -> tuple[str, ...]:
+        """Return what should be known of a version that is returned to: why it was retired, which features it lacks.
+
+        Raises:
+            RolloutError: Features that it looks up are not published, and `degraded` is false.
+        """
+        spec, version = self._rollouts.spec, deployment.version
+        restoring = f".venv/bin/shortlist refresh {spec} then counts and publishes the features of version {version}"
+        unpublished = self._context.unpublished_features(deployment)
+        if unpublished and not degraded:
+            raise RolloutError(
+                f"version {version} looks up features that are not published: {'; '.join(unpublished)}. It would count"
+                f" them as unknown in every answer. Nothing was changed. .venv/bin/shortlist rollback {spec} --version"
+                f" {version} --degraded returns to it all the same; {restoring}"
+            )
+        notices = tuple(f"version {version} answers without features: {reason}. {restoring}" for reason in unpublished)
+        retired = self._context.models.retirement_of(version)
+        return (*notices, f"version {version} was retired: {retired}") if retired else notices
 
     def _serving_version(self, candidate: int) -> int | None:
         """Return the version that serves, or the champion when nothing does and it is not retired; None for none."""
@@ -229,3 +261,19 @@ class RolloutCommands:
 
     def _drive(self, record: RolloutRecord) -> RolloutRecord:
         return Controller(self._rollouts, self._context, record).run()
+
+
+def describe_older_versions(rollouts: Rollouts, serving: int | None) -> str:
+    """Return how to return to a version that is named, and which versions served before.
+
+    Args:
+        rollouts: Records of the rollouts.
+        serving: The version that serves.
+    """
+    served = [version for version in rollouts.served_versions() if version != serving]
+    if not served:
+        return "No other version has served; --version names any registered one"
+    return (
+        f".venv/bin/shortlist rollback {rollouts.spec} --version {served[0]} returns to a version by its number"
+        f" (served before: {', '.join(map(str, served))})"
+    )

@@ -121,7 +121,8 @@ class Controller:
 
     def _add_notices(self) -> None:
         try:
-            self._record = self._record.model_copy(update={"notices": self._executor.notices()})
+            notices = dict.fromkeys((*self._record.notices, *self._executor.notices()))
+            self._record = self._record.model_copy(update={"notices": tuple(notices)})
         except Exception:  # a notice decides nothing
             self._log_traceback()
 

@@ -31,6 +31,8 @@ class ControllerContext:
     """Returns the reasons why a version's servers do not answer now; asked often, so it sends one request only."""
     notices: LoadTester = lambda _: ()
     """Returns what should be known of a version before users get it; its servers run."""
+    unpublished_features: LoadTester = lambda _: ()
+    """Returns which features a version looks up that are not published; no server of it needs to run."""
     keep_former_seconds: float = 0.0
     """How long the former servers run on after a promotion, while the candidate's answers are checked."""
     store: Path | StorageConfig | None = None

@@ -16,6 +16,7 @@ from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Fleet, Observer
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.unpublished_features import describe_unpublished_features
 from shortlist.rollout.unsent_inputs import describe_unsent_inputs
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.traffic.requests import Array
@@ -83,6 +84,11 @@ class FleetContext:
         """
         data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
         sentence = describe_unsent_inputs(self.feast.objects, paths, stable, deployment.version, data)
+        return [sentence] if sentence else []
+
+    def unpublished_features(self, deployment: Deployment) -> list[str]:
+        """Return a sentence on the features that a version looks up and servers could not read, if there are any."""
+        sentence = describe_unpublished_features(deployment.model_folder, self.feast)
         return [sentence] if sentence else []
 
     @cached_property

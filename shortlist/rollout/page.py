@@ -43,7 +43,8 @@ def headline(record: RolloutRecord) -> str:
     comparison_text = "the first model" if state.former is None else f"beside {former_text}"
     match state.phase:
         case Phase.PROMOTED:
-            how_promoted = " again" if record.returning else " by hand" if state.manual else ""
+            is_again = record.returning and record.served_before
+            how_promoted = " again" if is_again else " by hand" if state.manual else ""
             replaced_text = "" if state.former is None else f" in place of {former_text}"
             return f"{candidate_text} serves everybody{how_promoted}{replaced_text}"
         case Phase.ROLLED_BACK | Phase.ABORTED:

@@ -74,7 +74,9 @@ class RolloutRecord(Record):
     salt: str = ""
     """Secret salt of the hash that assigns users to the canary; empty in records of earlier versions: the id."""
     returning: bool = False
-    """The rollout returns to a version that served before."""
+    """The rollout returns to a version by the command `rollback`."""
+    served_before: bool = True
+    """Whether that version had served before."""
     elapsed_seconds: float = 0.0
     """Time that controllers worked on it, by a monotonic clock; time without a controller is not counted."""
     history: tuple[PhaseChange, ...] = ()

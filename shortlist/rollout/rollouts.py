@@ -19,6 +19,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.rollout.page import PAGE, write_page
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.operator_commands import COMMAND_FILE, OperatorCommand
+from shortlist.rollout.states.phases import Phase
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.storage.artefacts import IntegrityError, write_text
 from shortlist.storage.objects import ObjectStore, open_object_store
@@ -201,6 +202,17 @@ class Rollouts:
     def newest_first(self) -> Iterator[RolloutRecord]:
         """Return all rollouts, the newest first."""
         return (self.read(rollout) for rollout in reversed(self.ids()))
+
+    def served_versions(self) -> list[int]:
+        """Return the versions that served all users, each once, the last one first."""
+        versions: dict[int, None] = {}
+        for record in self.newest_first():
+            state = record.state
+            if state.phase is Phase.PROMOTED:
+                versions.setdefault(state.candidate)
+            if state.former is not None:
+                versions.setdefault(state.former)
+        return list(versions)
 
     @contextmanager
     def lock(self, seconds: float = 0.0) -> Iterator[None]:

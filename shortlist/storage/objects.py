@@ -247,6 +247,29 @@ def local_copy(address: str, cache: Path | None = None) -> Path:
     return ObjectStore(root).fetch_folder(key, to, part)
 
 
+def read_file(address: str, name: str) -> bytes:
+    """Return one file of a folder that an address or a path names, without copying the folder; it is not verified.
+
+    Args:
+        address: As `local_copy` reads it.
+        name: Name of the file in the folder.
+
+    Raises:
+        IntegrityError: It is not there.
+        ShortlistError: The store is unavailable or refuses.
+    """
+    if "://" not in address:
+        path = Path(address) / name
+        content = path.read_bytes() if path.is_file() else None
+    else:
+        whole, _, part = address.partition("#")
+        root, _, key = whole.rpartition("/")
+        content = ObjectStore(root).read("/".join(filter(None, (key, part, name))))
+    if content is None:
+        raise IntegrityError(f"{address}: there is no {name}")
+    return content
+
+
 def cache_folder() -> Path:
     """Return the folder of fetched copies; nothing in it is missed when it is deleted."""
     folder = Path(os.environ.get(CACHE_VARIABLE) or Path(tempfile.gettempdir()) / f"shortlist-cache-{os.getuid()}")

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from shortlist.contracts import ShortlistError
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.objects import OBJECT_STORES, local_copy, open_object_store
+from shortlist.storage.objects import OBJECT_STORES, local_copy, open_object_store, read_file
 from shortlist.storage.storage_config import StorageConfig, redact_passwords
 
 ON_SERVERS = StorageConfig(
@@ -141,6 +141,7 @@ def test_an_object_store_of_ones_own_keeps_folders(tmp_path: Path, monkeypatch: 
     address = objects.put_folder(tmp_path / "fit", "fits/1")
     assert address == f"share://{tmp_path}/kept/fits/1"
     assert (local_copy(address, tmp_path / "cache") / "views.json").read_text() == "[]"
+    assert read_file(address, "views.json") == b"[]"
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from shortlist.evaluation.gates.gate_result import GateResult
 from shortlist.evaluation.gates.gates import GATES, Gate
 from shortlist.evaluation.metrics.records import Measures
 from shortlist.rollout.checks.observations import Observation, TrackSummary
-from shortlist.rollout.commands import RolloutCommands
+from shortlist.rollout.commands import RolloutCommands, describe_older_versions
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.evidence.counts import RequestTotals, TrackCounts
-from shortlist.rollout.page import PAGE
+from shortlist.rollout.page import PAGE, headline
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import FAULTS, RolloutError, Rollouts
 from shortlist.rollout.states.phases import Phase
@@ -220,6 +220,7 @@ class World:
         self.rollouts = DyingRollouts(folder / "rollouts", self.death)
         self.load_test_reasons: Sequence[str] = ()
         self.unread_log = False
+        self.unpublished: dict[int, list[str]] = {}
         self.now = 0.0
         self.sleeps: list[float] = []
         self.on_change: Callable[[RolloutRecord], None] = lambda _: None
@@ -245,6 +246,7 @@ class World:
             observe=lambda _: self.observer,
             load_test=lambda _: self.load_test_reasons,
             notices=self.notices,
+            unpublished_features=lambda deployment: self.unpublished.get(deployment.version, []),
             on_change=self.changed,
             patience_seconds=0.0,
             clock=lambda: self.now,
@@ -917,8 +919,38 @@ def test_a_retired_version_is_returned_to_only_by_name(world: World) -> None:
     with pytest.raises(RolloutError, match=rf"version 1, .*, was retired \(it reads paid\)\. Nothing .*{command}"):
         world.roll_out().rollback()
     assert world.is_promoted()
-    world.roll_out().rollback(version=1)
+    back = world.roll_out().rollback(version=1)
     assert (world.fleet.route_now, world.models.aliases["champion"]) == (Route(stable=1), 1)
+    assert "version 1 was retired: it reads paid" in back.notices
+    assert headline(back) == "version 1 (xgboost) serves everybody again in place of version 2"
+
+
+def test_a_version_that_never_served_does_not_serve_again(world: World) -> None:
+    world.models.add(3)
+    back = world.roll_out().rollback(version=3)
+    assert (back.state.phase, back.served_before) == (Phase.PROMOTED, False)
+    assert headline(back) == "version 3 (xgboost) serves everybody by hand in place of version 1"
+
+
+def test_a_version_without_its_features_is_returned_to_only_degraded(world: World) -> None:
+    world.roll_out().canary()
+    world.unpublished = {1: ["the published features have no 'users:paid'"]}
+    command = "shortlist rollback demo --version 1 --degraded returns to it all the same"
+    for version in (None, 1):
+        with pytest.raises(RolloutError, match=rf"version 1 looks up .*'users:paid'.*Nothing was changed.*{command}"):
+            world.roll_out().rollback(version=version)
+        assert world.is_promoted()
+    back = world.roll_out().rollback(version=1, degraded=True)
+    assert world.fleet.route_now == Route(stable=1)
+    assert "have no 'users:paid'. .venv/bin/shortlist refresh demo then counts" in back.notices[0]
+
+
+def test_a_rollback_names_the_versions_that_served_before(world: World) -> None:
+    world.models.add(3)
+    world.roll_out().canary()
+    world.roll_out().canary(3)
+    line = ".venv/bin/shortlist rollback demo --version 2 returns to a version by its number (served before: 2, 1)"
+    assert describe_older_versions(world.rollouts, 3) == line
 
 
 def test_there_is_nothing_to_roll_back_when_nothing_serves(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
+import re
+import shutil
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.feast.feast_store_location import feast_store_location
 from shortlist.features.fits.publish import announce_views
 from shortlist.features.stored_views.view_index import INDEX, ViewIndex
-from shortlist.serving.export.signature import Signature
+from shortlist.rollout.unpublished_features import describe_unpublished_features
+from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.features.columns import TextCodes
 from shortlist.serving.server.features.snapshot import load_snapshot, load_with_users
 from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
@@ -71,6 +76,24 @@ def test_a_view_without_a_feature_of_the_model_is_broken(copied: Any, assembler:
     write_json(folder / INDEX, index_fields)
     broken = load_snapshot(assembler, ViewIndex.read(folder), copied.until).broken
     assert broken["items"].startswith("view 'items' has no 'weight'")
+
+
+def test_features_that_are_not_published_are_named(copied: Any, tmp_path: Path) -> None:
+    shutil.copytree(copied.folder / "fitted" / "vocabularies", tmp_path / "model" / "preprocessing" / "vocabularies")
+    shutil.copy(copied.folder / "fitted" / Files.FEATURES, tmp_path / "model" / "preprocessing" / Files.FEATURES)
+    (tmp_path / "model" / FOLDER).mkdir()
+    Signature(model="m", kind="k", numbers=("items:weight", "by_user_id:rows")).write(tmp_path / "model" / FOLDER)
+    location = feast_store_location(copied.store)
+    assert describe_unpublished_features(tmp_path / "model", location) == ""
+    index_fields = copied.views.model_dump(mode="json")
+    items = next(view for view in index_fields["views"] if view["name"] == "items")
+    items["features"] = [feature for feature in items["features"] if feature["name"] != "weight"]
+    write_json(copied.views.folder / INDEX, index_fields)
+    sentence = describe_unpublished_features(tmp_path / "model", location)
+    assert re.fullmatch(r"the features published on \d{4}-\d\d-\d\dT\S{8} have no 'items:weight'", sentence)
+    (copied.views.folder / INDEX).unlink()
+    sentence = describe_unpublished_features(tmp_path / "model", location)
+    assert sentence.startswith("the published features cannot be read (") and "there is no views.json" in sentence
 
 
 def test_two_rows_with_one_key_are_refused(copied: Any, assembler: TensorAssembler) -> None:
