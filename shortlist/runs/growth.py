@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shortlist.contracts import Files
+from shortlist.report.titles import step_title
 from shortlist.storage.artefacts import IntegrityError, read_json
+
+NEVER_REUSED: Final = frozenset(("find_champion", "register", "report", "roll_out"))
+"""Steps of a training that run again in every run."""
 
 
 def describe_growth(run: Path) -> str:
     """Return how much of the log is new since the newest earlier run of the spec; empty where there is none.
 
-    A log without a single new row is said to be so: a scheduled training of it learns nothing. Where the spec was
-    edited between the runs, that is said instead: a run after an edit is not expected to find new rows.
+    A log without a single new row is said to be so: a scheduled training of it learns nothing. Where the spec or the
+    code changed between the runs, that is said instead, with the steps that ran again: such a run is not expected to
+    find new rows.
 
     Args:
         run: Folder of the run, beside those of earlier ones.
@@ -25,14 +30,14 @@ def describe_growth(run: Path) -> str:
     for folder in earlier:
         previous = _read_json(folder / Files.SUMMARY)
         if previous.get("spec") == summary.get("spec") and _is_known(previous) and _is_known(summary):
-            specs = _read_json(run / Files.SPEC), _read_json(folder / Files.SPEC)
-            return _describe(summary["rows"], previous["rows"], folder.name, *specs)
+            return _describe(summary, previous["rows"], folder.name, _read_declared(run), _read_declared(folder))
     return ""
 
 
 def _describe(
-    rows: dict[str, Any], previous: dict[str, Any], name: str, spec: dict[str, Any], previous_spec: dict[str, Any]
+    summary: dict[str, Any], previous: dict[str, Any], name: str, spec: dict[str, Any], previous_spec: dict[str, Any]
 ) -> str:
+    rows = summary["rows"]
     edited = sorted(key for key in spec.keys() | previous_spec.keys() if spec.get(key) != previous_spec.get(key))
     new_rows, day, earlier_day = rows["valid"] - previous["valid"], rows["newest_day"], previous["newest_day"]
     newest = (
@@ -48,15 +53,26 @@ def _describe(
         return f"New since run {name}: rows of later days, {rows['valid']:,} valid rows in all{fewer}; {newest}."
     if edited and not new_rows:
         return (
-            f"The log is as in run {name}: {rows['valid']:,} valid rows, {newest}. The spec was edited since"
-            f" ({', '.join(edited)})."
+            f"The log is as in run {name}: {rows['valid']:,} valid rows, {newest}. Changed since: {', '.join(edited)};"
+            f" steps that ran again: {', '.join(_list_repeated_steps(summary)) or 'none'}."
         )
     if _is_generated(spec) and not rows.get("collected"):
         return ""  # it is the same in every run
+    same = f"The log is as in run {name}" if not new_rows else f"Nothing came into the log since run {name}"
     return (
-        f"Nothing came into the log since run {name}: {rows['valid']:,} valid rows{fewer}, {newest}. Look at what"
-        " writes the log, and whether data.source.path reads its new files."
+        f"{same}: {rows['valid']:,} valid rows{fewer}, {newest}. If it should have grown, look at what writes it, and"
+        " whether data.source.path reads its new files."
     )
+
+
+def _list_repeated_steps(summary: dict[str, Any]) -> list[str]:
+    steps: dict[str, Any] = summary.get("steps", {})
+    return [step_title(name) for name, step in steps.items() if not step["cached"] and name not in NEVER_REUSED]
+
+
+def _read_declared(run: Path) -> dict[str, Any]:
+    """Return the sections of a run's spec by name, and the version of its code."""
+    return _read_json(run / Files.SPEC) | {"code": _read_json(run / "arguments.json").get("code")}
 
 
 def _is_known(summary: dict[str, Any]) -> bool:

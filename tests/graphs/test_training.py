@@ -25,6 +25,7 @@ from monitoring.store.monitoring_store import open_monitoring_store
 from monitoring.windows.records import RetrainDecision
 from shortlist.evaluation.comparison import ModelComparison
 from shortlist.report.summary import Summary
+from shortlist.runs.growth import NEVER_REUSED
 from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.tracking.mlflow_store import Tracker
@@ -146,7 +147,7 @@ def test_mlflow_leads_from_the_version_to_log_and_code(demo: Run, demo_runs: Pat
 def test_an_unchanged_spec_reuses_the_verdict(demo: Run, demo_runs: Path) -> None:
     unchanged = run(small_demo(), demo_runs, until=END)
     assert unchanged.code == 0
-    assert executed(unchanged) <= {"find_champion", "register", "report", "roll_out"}
+    assert executed(unchanged) <= NEVER_REUSED
     same = ("models", "gates", "blessed", "rows", "best_possible")
     assert {name: unchanged.summary[name] for name in same} == {name: demo.summary[name] for name in same}
     registry = Tracker(tracking_uri(demo_runs / "stores"), "demo").registry
@@ -264,7 +265,7 @@ def test_a_changed_model_section_trains_that_model_alone_and_bad_candidates_are_
 ) -> None:
     """The network, which is no better than the champion, comes from the cache."""
     judged = {"score_champion", "evaluate_gates"}
-    repeated_steps = {"find_champion", *judged, "register", "report", "roll_out"}
+    repeated_steps = NEVER_REUSED | judged
     new = {f"{step}_{name}" for step in ("train", "validate_export", "evaluate_slates") for name in ("xgboost", *STUCK)}
     assert executed(held_run) - repeated_steps == new
     assert judged <= executed(held_run)

@@ -1,20 +1,32 @@
-"""A run says what came into the log since the run before, and complains when nothing did."""
+"""A run says what came into the log since the run before, and what else changed when nothing did."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from shortlist.runs.growth import describe_growth
+import yaml
+
+from pipelines.compile import COMPILED
+from shortlist.runs.growth import NEVER_REUSED, describe_growth
 
 
 def write_run(
-    runs: Path, name: str, valid: int | None, newest_day: str | None, spec: str = "shop", **sections: object
+    runs: Path,
+    name: str,
+    valid: int | None,
+    newest_day: str | None,
+    spec: str = "shop",
+    code: str = "",
+    **sections: Any,
 ) -> Path:
     (runs / name).mkdir()
     (runs / name / "spec.json").write_text(json.dumps(sections))
+    (runs / name / "arguments.json").write_text(json.dumps({"code": code}))
     rows = {"valid": valid, "newest_day": newest_day}
-    (runs / name / "summary.json").write_text(json.dumps({"spec": spec, "rows": rows}))
+    steps = {"ingest": {"cached": True}, "find_champion": {"cached": False}, "train_trees": {"cached": False}}
+    (runs / name / "summary.json").write_text(json.dumps({"spec": spec, "rows": rows, "steps": steps}))
     return runs / name
 
 
@@ -30,11 +42,14 @@ def test_a_growing_log_is_measured_and_one_that_stands_still_is_named(tmp_path: 
     )
     third = write_run(tmp_path, "20260303-020000-shop", 75_120, "2026-03-01")
     (tmp_path / "latest").symlink_to(third)
-    assert describe_growth(third).startswith(
-        "Nothing came into the log since run 20260302-020000-shop: 75,120 valid rows, the newest day is still"
+    assert describe_growth(third) == (
+        "The log is as in run 20260302-020000-shop: 75,120 valid rows, the newest day is still 2026-03-01. If it should"
+        " have grown, look at what writes it, and whether data.source.path reads its new files."
     )
     fewer = write_run(tmp_path, "20260304-020000-shop", 75_000, "2026-03-01")
-    assert ": 75,000 valid rows, 120 fewer, the newest day is still 2026-03-01." in describe_growth(fewer)
+    assert describe_growth(fewer).startswith(
+        "Nothing came into the log since run 20260303-020000-shop: 75,000 valid rows, 120 fewer, the newest day is"
+    )
 
 
 def test_days_that_went_and_days_that_came_are_told_apart(tmp_path: Path) -> None:
@@ -58,11 +73,13 @@ def test_after_an_edit_of_the_spec_the_log_is_not_blamed(tmp_path: Path) -> None
     write_run(tmp_path, "20260301-020000-shop", *rows, models={"trees": {"rounds": 10}})
     edited = write_run(tmp_path, "20260301-030000-shop", *rows, models={"trees": {"rounds": 20}})
     assert describe_growth(edited) == (
-        "The log is as in run 20260301-020000-shop: 70,000 valid rows, the newest day is still 2026-02-28. The spec was"
-        " edited since (models)."
+        "The log is as in run 20260301-020000-shop: 70,000 valid rows, the newest day is still 2026-02-28. Changed"
+        " since: models; steps that ran again: Train trees."
     )
+    newer = write_run(tmp_path, "20260301-033000-shop", *rows, code="2", models={"trees": {"rounds": 20}})
+    assert describe_growth(newer).endswith("Changed since: code; steps that ran again: Train trees.")
     grown = write_run(tmp_path, "20260301-040000-shop", 70_500, "2026-02-28", models={})
-    assert describe_growth(grown).startswith("New since run 20260301-030000-shop: 500 valid rows")
+    assert describe_growth(grown).startswith("New since run 20260301-033000-shop: 500 valid rows")
     stricter = write_run(tmp_path, "20260301-050000-shop", 71_000, "2026-02-28", models={}, data={"rules": []})
     assert describe_growth(stricter) == (
         "The spec's data section was edited since run 20260301-040000-shop: 71,000 valid rows, 500 more; the newest day"
@@ -74,3 +91,14 @@ def test_a_generated_log_without_collected_rows_is_not_expected_to_grow(tmp_path
     generated = {"source": {"kind": "generated"}}
     write_run(tmp_path, "20260301-020000-demo", 70_000, "2026-02-28", data=generated)
     assert describe_growth(write_run(tmp_path, "20260301-030000-demo", 70_000, "2026-02-28", data=generated)) == ""
+
+
+def test_steps_that_always_run_are_those_without_a_cache() -> None:
+    graph = next(yaml.load_all((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader))
+    groups = [graph["root"], *graph["components"].values()]
+    tasks = {name: task for group in groups for name, task in group.get("dag", {}).get("tasks", {}).items()}
+    uncached = {
+        name.replace("-", "_") for name, task in tasks.items()
+        if "dag" not in graph["components"][task["componentRef"]["name"]] and not task.get("cachingOptions")
+    }  # fmt: skip
+    assert uncached == NEVER_REUSED | {"record_gate_failures", "finalize_run"}  # the page shows neither
