@@ -25,7 +25,14 @@ def collect(name: str, data: str, serving: str, runtime: str, stores: str, code:
 
 
 def check_live_traffic(
-    name: str, monitoring: str, gates: str, serving: str, stores: str, code: str, decision: dsl.Output[dsl.Artifact]
+    name: str,
+    monitoring: str,
+    gates: str,
+    serving: str,
+    stores: str,
+    code: str,
+    decision: dsl.Output[dsl.Artifact],
+    ordering: str = "",
 ) -> NamedTuple("Check", [("Output", bool), ("cause", dict)]):  # type: ignore[valid-type]
     """Evaluate new windows, decide, alert, and draw pages; return whether to retrain, True for one of concurrent runs.
 
@@ -36,6 +43,7 @@ def check_live_traffic(
     from monitoring.monitoring_job import MonitoringJob
     from shortlist.spec.gates import Gates
     from shortlist.spec.monitoring import Monitoring
+    from shortlist.spec.ordering import Ordering
     from shortlist.spec.serving import Serving
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.pipeline_run import pipeline_name
@@ -44,7 +52,7 @@ def check_live_traffic(
     with step("check_live_traffic") as running_step:
         slices = Gates.model_validate_json(gates).slice_columns
         sections = Monitoring.model_validate_json(monitoring), slices, Serving.model_validate_json(serving)
-        watch = MonitoringJob(name, stores, *sections)
+        watch = MonitoringJob(name, stores, *sections, Ordering.model_validate_json(ordering or "{}"))
         monitoring_run = watch.check()
         running_step.rows = sum(report.rows for report in monitoring_run.reports)
         note("\n".join(monitoring_run.lines))

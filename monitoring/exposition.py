@@ -109,6 +109,17 @@ class MonitoringCollector(Collector):
                 if (value := getattr(traffic, field)) is not None
             )
             yield self._gauges(name, f"{help_text}, in the newest window", ("version",), values)
+        for name, help_text, field in (
+            ("slate_given_up", "Expected label that drawn places gave up per slate", "per_slate"),
+            ("slate_exploration_cost_ratio", "The same as a share of the expected label in the best order", "share"),
+            ("slate_exploration_cost_limit", "Largest share that the spec declares", "limit"),
+        ):
+            costs = (
+                ((str(traffic.version),), float(value))
+                for traffic in report.slates
+                if traffic.exploration is not None and (value := getattr(traffic.exploration, field)) is not None
+            )
+            yield self._gauges(name, f"{help_text}, in the newest window", ("version",), costs)
         for name, help_text, label, field in (
             ("slate_source_ratio", "Share of the candidates that a source ranked highest", "source", "sources"),
             ("slate_removed_ratio", "Share of the candidates that a filter removed first", "filter", "removed"),

@@ -42,6 +42,7 @@ from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.stored_logs import maintain_stored_logs, serving_log_paths
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.monitoring import Monitoring
+from shortlist.spec.ordering import Ordering
 from shortlist.spec.serving import Serving
 from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.objects import local_copy, open_object_store
@@ -137,14 +138,16 @@ class MonitoringJob:
         monitoring: The spec's `monitoring` section.
         slices: Columns by whose values quality is shown.
         serving: The spec's `serving` section.
+        ordering: The spec's `ordering` section, with the declared limit of the cost of exploration.
 
     Raises:
         ShortlistError: The declared token for alerts is not in the environment.
     """
 
     def __init__(
-        self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], serving: Serving | None = None
-    ) -> None:
+        self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], serving: Serving | None = None,
+        ordering: Ordering | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.monitoring_store = open_monitoring_store(stores, name)
         self.folder = self.monitoring_store.folder
@@ -153,6 +156,7 @@ class MonitoringJob:
         self._settings = monitoring
         self._slices = tuple(slices)
         self._serving = serving or Serving()
+        self._max_cost: float | None = ordering.explore.max_cost if ordering and ordering.explore else None
         self._stores = StorageConfig.parse(stores)
         self.address = page_address(self._stores, name, PAGE)
 
@@ -294,7 +298,7 @@ class MonitoringJob:
             late=window.late, duplicates=window.duplicates, orphans=window.orphans, future=window.future,
             volume_ratio=ratio, problems=problems,
             quality=measure_quality(window, references, self._slices, limits, min_rows),
-            slates=measure_slate_traffic(slates, window.rows, main_version),
+            slates=measure_slate_traffic(slates, window.rows, main_version, self._max_cost, limits.confidence),
             warnings=clock_warnings(window, self._settings.checks) + early_warnings(window, references, limits),
             # Broken data are not compared: every dependent column would be reported as drift.
             findings=()

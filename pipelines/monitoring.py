@@ -39,7 +39,13 @@ def _build(graph: PipelineBuilder, name: str, *, by_clock: bool) -> Any:
     def monitoring() -> None:
         """Collect rows that are due, and decide once; if the decision is to train, run the training graph."""
         collected = graph.add(collect, cached=False)
-        decision = graph.add(claim_moment if by_clock else check_live_traffic, cached=False, after=[collected])
+        decision = (
+            graph.add(claim_moment, cached=False, after=[collected])
+            if by_clock
+            else graph.add(
+                check_live_traffic, cached=False, after=[collected], ordering=graph.parameters.get("ordering")
+            )
+        )
         with dsl.If(decision["Output"].channel == True, name="retrain"):  # noqa: E712 - Kubeflow builds the condition from it
             sections = {parameter: graph.parameter(parameter) for parameter in shared}
             training(**sections, cause=decision["cause"].channel)

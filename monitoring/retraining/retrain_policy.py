@@ -13,6 +13,9 @@ The rules, in this order; the first that applies decides:
 9. Too many retrainings in a row led to no new champion: page.
 10. Otherwise: retrain.
 
+Where these rules say hold, and exploration of the current model is shown to cost more than `ordering.explore.max_cost`:
+page, since no training changes what the spec declares.
+
 The alarm depends on the judged windows (healthy, drifted, degraded) alone, evaluated from the oldest: `bad_windows` bad
 ones among the newest `of_windows` raise it, `clear_windows` good ones in a row clear it, and counting starts again.
 Broken and unjudged windows neither raise nor clear it. Nor do windows from before the newest promoted model began to
@@ -60,6 +63,9 @@ def decide_retraining(
     inputs = _PolicyInputs(reports, retrainings, policy)
     newest = inputs.newest
     action, reasons = _decide_action(inputs, served_features_blocker)
+    if inputs.is_of_current_model and newest.exploration_excesses:
+        excesses = [f"{format_utc(newest.start)}: {excess}" for excess in newest.exploration_excesses]
+        action, reasons = ("page", (*excesses, *reasons)) if action == "hold" else (action, (*reasons, *excesses))
     return RetrainDecision(
         spec=spec,
         action=action,
@@ -68,7 +74,7 @@ def decide_retraining(
         window=newest.start,
         until=newest.end,
         reasons=reasons,
-        columns=inputs.alarm.columns if newest.verdict in JUDGED else newest.columns,
+        columns=tuple(dict.fromkeys((*(inputs.alarm.columns if newest.verdict in JUDGED else ()), *newest.columns))),
         alarm=inputs.alarm.is_raised,
         made=decided_at,
     )

@@ -74,6 +74,24 @@ class Quality(_WindowRecord):
     """Why there are no measures, such as one class only or too few rows; else empty."""
 
 
+class LiveExplorationCost(_WindowRecord):
+    """What the drawn places of one version's slates cost in a window, by the scores of its model."""
+
+    per_slate: float
+    """Expected label given up per slate, over drawn slates and others."""
+    share: float
+    """The same as a share of the expected label of slates in the best order."""
+    low: float
+    """Lower bound of the share: fewer drawn slates say less."""
+    limit: float | None = None
+    """Largest share that `ordering.explore.max_cost` declares; None: none."""
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the share is shown to be above the limit."""
+        return self.limit is not None and self.low > self.limit
+
+
 class SlateTraffic(_WindowRecord):
     """Statistics of one version's slates in a window, from the prediction log."""
 
@@ -89,6 +107,8 @@ class SlateTraffic(_WindowRecord):
     """Share of the slates for which the sources had to be asked for more candidates."""
     explored: float
     """Share of the slates with explored (randomly drawn) positions."""
+    exploration: LiveExplorationCost | None = None
+    """What drawn positions cost; None where the log does not say it, or nothing was drawn."""
     items: int
     """Number of distinct shown items."""
     judged: int
@@ -166,11 +186,23 @@ class WindowReport(_WindowRecord):
         )
 
     @property
+    def exploration_excesses(self) -> tuple[str, ...]:
+        """A sentence for each version whose exploration is shown to cost more than declared."""
+        return tuple(
+            f"exploration of version {traffic.version} gave up {cost.share:.2%} of the slates' expected label (at least"
+            f" {cost.low:.2%}), {cost.per_slate:.4f} per slate; ordering.explore.max_cost is {cost.limit:.2%}: declare"
+            " a smaller share, or less chance, in ordering.explore"
+            for traffic in self.slates
+            if (cost := traffic.exploration) is not None and cost.exceeded
+        )
+
+    @property
     def columns(self) -> tuple[str, ...]:
-        """Names of everything that is wrong: columns of problems and findings, and measures."""
+        """Names of everything that is wrong: columns of problems and findings, measures, and `exploration`."""
         names = [problem.column or problem.kind for problem in self.problems]
         names += [finding.column for finding in self.drifted]
         names += [measure.name for _, measure in self.breaches]
+        names += ["exploration"] * bool(self.exploration_excesses)
         return tuple(dict.fromkeys(names))
 
 

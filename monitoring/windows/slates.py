@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Final
 
+import numpy as np
 import polars as pl
 
-from monitoring.windows.records import SlateTraffic
+from monitoring.windows.records import LiveExplorationCost, SlateTraffic
 
 SLATE_COLUMNS: Final = (
-    "request_id", "version", "items", "slate:asked", "slate:retrieved", "slate:source_names", "slate:source_counts",
-    "slate:filter_names", "slate:filter_counts", "slate:fallback", "slate:explored",
+    "request_id", "version", "items", "scores", "slate:asked", "slate:retrieved", "slate:source_names",
+    "slate:source_counts", "slate:filter_names", "slate:filter_counts", "slate:fallback", "slate:explored",
+    "slate:given_up",
 )  # fmt: skip
 """Columns of the prediction log that are needed in addition to `ANSWER_COLUMNS`."""
 
 
-def measure_slate_traffic(requests: pl.DataFrame, rows: pl.DataFrame, champion: int | None) -> tuple[SlateTraffic, ...]:
+def measure_slate_traffic(
+    requests: pl.DataFrame, rows: pl.DataFrame, champion: int | None, max_cost: float | None, confidence: float
+) -> tuple[SlateTraffic, ...]:
     """Return the slate statistics of each version, by version; empty where clients send their candidates.
 
     Args:
         requests: Answered requests, each once, with the columns that this module reads.
         rows: Shown rows whose outcome is known: request_id, label; see `LiveWindow.rows`.
         champion: The version that the shown items of others are compared with; None: no comparison.
+        max_cost: Declared limit of the cost of exploration; None: none.
+        confidence: Confidence level of the interval whose lower bound is compared with the limit.
     """
     slates = requests.filter(pl.col("slate:asked").is_not_null())
     outcomes = rows.group_by("request_id").agg(clicks=(pl.col("label") > 0).sum())
@@ -31,9 +38,37 @@ def measure_slate_traffic(requests: pl.DataFrame, rows: pl.DataFrame, champion: 
     }
     reference_shares = _item_shares(slates_by_version[champion]) if champion in slates_by_version else None
     return tuple(
-        _version_traffic(int(version), version_slates, outcomes, reference_shares if version != champion else None)
+        _version_traffic(
+            int(version), version_slates, outcomes, reference_shares if version != champion else None
+        ).model_copy(update={"exploration": measure_exploration_cost(version_slates, max_cost, confidence)})
         for version, version_slates in sorted(slates_by_version.items())
     )
+
+
+def measure_exploration_cost(
+    slates: pl.DataFrame, max_cost: float | None, confidence: float
+) -> LiveExplorationCost | None:
+    """Return what drawn places cost: of each drawn slate the server logs what it gave up against the best order.
+
+    The bound is that of a ratio of means over slates (Cochran, 1977), whose draws are independent.
+
+    Args:
+        slates: Slates of one version: scores, slate:given_up.
+        max_cost: The declared limit; None: none.
+        confidence: Confidence level of the interval.
+
+    Returns:
+        The cost; None where no slate was drawn, or none has an expected label.
+    """
+    logged = slates.filter(pl.col("slate:given_up").is_not_null())
+    given_up = logged["slate:given_up"].to_numpy()
+    best = given_up + logged["scores"].list.sum().cast(pl.Float64).fill_null(0.0).to_numpy()
+    if not given_up.any() or best.sum() <= 0:
+        return None
+    share = float(given_up.sum() / best.sum())
+    error = float(np.sqrt(((given_up - share * best) ** 2).sum()) / best.sum())
+    low = share - NormalDist().inv_cdf((1 + confidence) / 2) * error
+    return LiveExplorationCost(per_slate=float(given_up.mean()), share=share, low=low, limit=max_cost)
 
 
 def versions_of_slates(requests: pl.DataFrame) -> frozenset[int]:

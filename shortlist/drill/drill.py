@@ -84,7 +84,7 @@ class _DrillLoop:
         self._context = RunContext(name=spec.name, stores=str(self.state.stores))
         self.deployer = LocalDeployer(self._context, spec.serving, spec.gates, spec.runtime, spec.data.labels)
         self.users = DrillUsers(self.deployer, self.world, TRAIN_DAYS)
-        sections = spec.monitoring, spec.gates.slice_columns, spec.serving
+        sections = spec.monitoring, spec.gates.slice_columns, spec.serving, spec.ordering
         self.monitoring_job = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec
         self._runs = runs

@@ -52,7 +52,7 @@ def run_monitoring_once(spec: Spec, start: RunStarter) -> tuple[str, ...]:
         ShortlistError: No version serves yet, a store cannot be read, or no training can be started now.
     """
     stores = str(storage_config(spec.runtime))
-    watch = MonitoringJob(spec.name, stores, spec.monitoring, spec.gates.slice_columns, spec.serving)
+    watch = MonitoringJob(spec.name, stores, spec.monitoring, spec.gates.slice_columns, spec.serving, spec.ordering)
     monitoring_run = watch.check()
     return (*monitoring_run.lines, *start_decided_training(watch.monitoring_store, monitoring_run, start))
 

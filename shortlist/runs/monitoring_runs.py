@@ -204,5 +204,6 @@ def start_scheduled_training(
 
 def _monitoring_job(spec: Spec, state: RunsFolder) -> MonitoringJob:
     return MonitoringJob(
-        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slice_columns, spec.serving
-    )
+        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slice_columns, spec.serving,
+        spec.ordering,
+    )  # fmt: skip

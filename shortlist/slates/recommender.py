@@ -146,6 +146,9 @@ class Slate:
     """Candidates that filters removed before ordering, by `SlateRequest.latest`."""
     place_propensities: Callable[[], PlacePropensities]
     """Function that computes the probability of each item at its place, over all slates of the request."""
+    given_up: Callable[[], float]
+    """Function that computes the expected label that drawn places give up, by the scores: those of the slate in the
+    best order less those of this slate; 0 where nothing was drawn."""
 
 
 class ReleaseUsers(NamedTuple):
@@ -434,6 +437,11 @@ class Recommender:
         else:
             ordered = order(scored[allowed_rows], self._ordering, request.k, request.id)
         rows = ordered.rows if allowed_rows is None else allowed_rows[ordered.rows]
+
+        def given_up() -> float:
+            best_rows = ordered.best_rows() if allowed_rows is None else allowed_rows[ordered.best_rows()]
+            return float(model_scores[best_rows].sum() - model_scores[rows].sum())
+
         return Slate(
             items=_select_rows(candidates.items, rows),
             rows=rows,
@@ -445,6 +453,7 @@ class Recommender:
             without_value=ordered.without_value,
             removed=removed,
             place_propensities=ordered.place_propensities,
+            given_up=given_up,
         )
 
     def _filter_before_ordering(

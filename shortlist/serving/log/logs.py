@@ -50,6 +50,7 @@ _SLATE: Final = {
     "slate:place_propensities": pa.list_(pa.float64()),  # probability of each item at its place, over all slates
     "slate:place_propensity_errors": pa.list_(pa.float64()),  # error of each: 0, Monte Carlo, or half the bounds
     "slate:explored": pa.bool_(),  # places were drawn
+    "slate:given_up": pa.float64(),  # expected label that the draws gave up against the best order, by the scores
     "slate:asked": pa.int32(),  # items wanted
     "slate:retrieved": pa.int32(),  # candidates before filters
     "slate:source_names": pa.list_(pa.string()),  # sources that gave candidates ...

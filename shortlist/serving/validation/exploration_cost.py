@@ -11,25 +11,24 @@ import polars as pl
 from shortlist.evaluation.gates.slates import ExplorationCost
 from shortlist.slates.candidate_columns import SCORE
 from shortlist.slates.ordering.order import order
-from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest
+from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
 
 _MOST_REQUESTS: Final = 300
 
 
 def exploration_cost(
     stages: Recommender, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates],
-    scores: Sequence[Mapping[str, np.ndarray]], slates: Sequence[Slate],
+    scores: Sequence[Mapping[str, np.ndarray]],
 ) -> ExplorationCost | None:  # fmt: skip
     """Return how much of the slates' expected label the declared exploration gives up, by the model's scores.
 
-    The first requests are answered in the best order and by a drawn slate; the share of drawn slates is declared.
+    The first requests are answered by a drawn slate and in the best order; the share of drawn slates is declared.
 
     Args:
         stages: Stages of a release.
         requests: The requests.
         candidates: Candidates of each request.
         scores: Scores of the candidates of each request, by column.
-        slates: Slate of each request; one that was not drawn is in the best order.
 
     Returns:
         The cost; None where nothing is explored, or no slate has an item.
@@ -37,18 +36,16 @@ def exploration_cost(
     explore = stages.ordering.explore
     if explore is None:
         return None
-    best_order = stages.ordering.model_copy(update={"explore": None})
     always_drawn = stages.ordering.model_copy(update={"explore": explore.model_copy(update={"share": 1.0})})
     measured, best, drawn = requests[:_MOST_REQUESTS], 0.0, 0.0
-    for request, request_candidates, columns, slate in zip(measured, candidates, scores, slates, strict=False):
+    for request, request_candidates, columns in zip(measured, candidates, scores, strict=False):
         scored = request_candidates.rows.hstack(
             [pl.Series(name, np.asarray(values, np.float64)) for name, values in columns.items()]
         )
         expected = np.asarray(columns[SCORE], np.float64)
-        likeness = request_candidates.likeness
-        best_rows = order(scored, best_order, request.k, request.id, likeness).rows if slate.explored else slate.rows
-        best += float(expected[best_rows].sum())
-        drawn += float(expected[order(scored, always_drawn, request.k, request.id, likeness).rows].sum())
+        slate = order(scored, always_drawn, request.k, request.id, request_candidates.likeness)
+        best += float(expected[slate.best_rows()].sum())
+        drawn += float(expected[slate.rows].sum())
     if best <= 0:
         return None
     given_up = explore.share * (best - drawn)

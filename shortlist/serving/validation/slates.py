@@ -205,7 +205,7 @@ def evaluate_slates(
         examples=model_slates.rule_breaks[:_EXAMPLES],
         simulated=simulated,
         lists=tuple(evaluated_lists),
-        exploration=exploration_cost(stages, test_requests.requests, candidates_by_request, scores_by_request, slates),
+        exploration=exploration_cost(stages, test_requests.requests, candidates_by_request, scores_by_request),
     )
     lists = {name: rows for name, rows in test_requests.lists.items() if name not in {ALL_SOURCES, POPULARITY}}
     lists = {POPULAR: test_requests.lists[POPULARITY], **lists, VALUED_SLATES: model_slates.lists[ORDERING]}

@@ -148,7 +148,7 @@ class Exploration(Section):
     """Share of slates whose places are drawn; the others are in the best order."""
     max_cost: float | None = Field(default=None, gt=0, le=1)
     """Largest share of the slates' expected label that drawing may cost, over all slates; the gate `slates` holds above
-    it. null: no limit."""
+    it, and monitoring pages a person where live slates are above it. null: no limit."""
 
     @abstractmethod
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:

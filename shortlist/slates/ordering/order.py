@@ -47,6 +47,8 @@ class OrderedSlate:
     """Number of candidates left out because their value is null or not finite."""
     place_propensities: Callable[[], PlacePropensities]
     """Function that computes the probability of each placed candidate at its place."""
+    best_rows: Callable[[], np.ndarray]
+    """Function that returns the rows in the order without draws, int64."""
 
 
 @dataclass
@@ -107,8 +109,13 @@ def order(
     usable = np.isfinite(values)
     without_value = int(len(values) - usable.sum())
     if without_value:
-        slate = order(candidates.filter(usable), ordering, k, request)
-        return replace(slate, rows=np.flatnonzero(usable)[slate.rows], without_value=without_value)
+        slate, usable_rows = order(candidates.filter(usable), ordering, k, request), np.flatnonzero(usable)
+        return replace(
+            slate,
+            rows=usable_rows[slate.rows],
+            without_value=without_value,
+            best_rows=lambda: usable_rows[slate.best_rows()],
+        )
     if ordering.diversity is not None and len(values):
         likeness = likeness_by(candidates[ordering.diversity.by]) if likeness is None else likeness
     filling = _Filling(candidates, ordering, values, likeness, min(k, len(values)))
@@ -124,6 +131,7 @@ def order(
         explored=draws is not None,
         without_value=0,
         place_propensities=lambda: filling.place_propensities(rows, drawn, None if draws is None else request),
+        best_rows=lambda: rows if draws is None else filling.best_rows,
     )
 
 
@@ -216,7 +224,7 @@ class _Filling:
             return PlacePropensities((1 + least) / 2, (1 - least) / 2)
         replays = np.random.Generator(np.random.Philox(key=_seed(f"{request} again")))
         drawn_mean, drawn_error = self._drawn_places(rows, replays)
-        best_rows, *_ = self.fill(None)
+        best_rows = self.best_rows
         is_best = np.zeros(len(rows))
         is_best[: len(best_rows)] = rows[: len(best_rows)] == best_rows[: len(rows)]
         return PlacePropensities(
@@ -244,6 +252,12 @@ class _Filling:
             _, _, drawn = self.fill(draws, rows)
             replay[: len(drawn)] = drawn
         return replays.mean(axis=0), replays.std(axis=0, ddof=1) / np.sqrt(_REPLAYS)
+
+    @cached_property
+    def best_rows(self) -> np.ndarray:
+        """The rows that are placed where nothing is drawn."""
+        rows, *_ = self.fill(None)
+        return rows
 
     @cached_property
     def _pins(self) -> dict[int, int]:

@@ -12,8 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitoring.alerts.alerts import decision_alerts
 from monitoring.retraining.retrain_policy import decide_retraining, decide_scheduled_retraining, decision_key
-from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, Retraining, WindowReport
+from monitoring.windows.records import (
+    Finding,
+    LiveExplorationCost,
+    Measure,
+    Problem,
+    Quality,
+    RetrainDecision,
+    Retraining,
+    SlateTraffic,
+    WindowReport,
+)
 from shortlist.spec.monitoring import RetrainPolicy
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
@@ -398,3 +409,39 @@ def test_unequal_served_features_block_retrainings_only() -> None:
     assert decide_retraining("demo", windows("hddb"), [], RetrainPolicy(), DECIDED_AT, reason).action == "page"
     decision = decide_scheduled_retraining("demo", DECIDED_AT, [], RetrainPolicy(), DECIDED_AT, reason)
     assert (decision.action, decision.reasons) == ("hold", (reason,))
+
+
+def with_exploration(report: WindowReport, low: float) -> WindowReport:
+    cost = LiveExplorationCost(per_slate=0.02, share=0.04, low=low, limit=0.03)
+    traffic = SlateTraffic(version=1, slates=900, sources={}, removed={}, short=0.0, fallback=0.0, explored=0.1,
+                           items=9, judged=0, exploration=cost)  # fmt: skip
+    return report.model_copy(update={"slates": (traffic,)})
+
+
+@pytest.mark.parametrize(
+    ("signs", "low", "action"),
+    [
+        ("h", 0.031, "page"),
+        ("h", 0.03, "hold"),  # not shown to be above the limit
+        ("u", 0.031, "page"),  # needs no outcomes
+        ("dd", 0.031, "retrain"),
+        ("b", 0.031, "page"),
+    ],
+)
+def test_exploration_above_its_declared_cost_pages(signs: str, low: float, action: str) -> None:
+    *earlier, newest = windows(signs)
+    reports = [*earlier, with_exploration(newest, low)]
+    decision = decide_retraining("demo", reports, [], RetrainPolicy(), DECIDED_AT)
+    assert decision.action == action
+    sentence = "exploration of version 1 gave up 4.00% of the slates' expected label (at least 3.10%), 0.0200 per slate"
+    assert any(sentence in reason for reason in decision.reasons) == (low > 0.03)
+    assert ("exploration" in decision.columns) == (low > 0.03)
+    if signs == "h" and low > 0.03:
+        assert sentence in decision.reasons[0]
+        (page,) = decision_alerts(decision, {})
+        assert page.name == "ShortlistPage" and "ordering.explore.max_cost is 3.00%" in page.annotations["description"]
+
+
+def test_exploration_of_an_earlier_model_pages_nobody() -> None:
+    old = with_exploration(window("h", 0, champion=1), low=0.035)
+    assert decide_retraining("demo", [old], [retraining(0, version=2)], RetrainPolicy(), DECIDED_AT).action == "hold"

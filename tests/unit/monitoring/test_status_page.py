@@ -18,12 +18,14 @@ from monitoring.pages.status_plots import kpi_plots
 from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.windows.records import (
     Finding,
+    LiveExplorationCost,
     Measure,
     Problem,
     Quality,
     RetrainAction,
     RetrainDecision,
     Retraining,
+    SlateTraffic,
     WindowReport,
 )
 from shortlist.report.figures import GRID, INK, MUTED, SERIES
@@ -339,6 +341,18 @@ def test_the_newest_windows_problems_are_shown_with_their_numbers() -> None:
     assert "the mean score fell by half" in text
     assert "duration: 62.0 % are null" in read(loop((*GOOD, BROKEN))).text
     assert "Too little is known to judge it: 12 rows, 1000 are needed." in read(loop([window(0, judged=False)])).text
+
+
+@pytest.mark.parametrize(("low", "is_named"), [(0.031, True), (0.02, False)])
+def test_the_cost_of_exploration_is_shown_with_its_limit(low: float, is_named: bool) -> None:
+    cost = LiveExplorationCost(per_slate=0.02, share=0.04, low=low, limit=0.03)
+    traffic = SlateTraffic(version=3, slates=600, sources={}, removed={}, short=0.0, fallback=0.0, explored=0.1,
+                           items=9, judged=0, exploration=cost)  # fmt: skip
+    text = read(loop([window(0).model_copy(update={"slates": (traffic,)})])).text
+    assert "Exploration of version 3 drew 10.0 % of its slates and gave up 0.0200 of the expected label" in text
+    assert "4.00% of it (limit 3.00%)" in text
+    assert ("costly exploration" in " ".join(text.split())) == is_named
+    assert ("ordering.explore.max_cost is 3.00%: declare a smaller share" in text) == is_named
 
 
 def test_only_existing_pages_are_linked(tmp_path: Path) -> None:

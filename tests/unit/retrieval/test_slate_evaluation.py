@@ -71,7 +71,7 @@ def slate(items: list[int], propensities: list[float] | None = None) -> Slate:
         items=pl.Series(items), rows=np.arange(len(items)), scores=unit_values, values=unit_values,
         propensities=slate_propensities, sources=("popular",) * len(items), explored=False, without_value=0,
         removed=RemovedCandidates(pl.Series([], dtype=pl.Int64), ()),
-        place_propensities=lambda: PlacePropensities(slate_propensities, np.zeros(len(items))),
+        place_propensities=lambda: PlacePropensities(slate_propensities, np.zeros(len(items))), given_up=lambda: 0.0,
     )  # fmt: skip
 
 
@@ -180,6 +180,8 @@ def test_a_reward_is_a_formula_over_labels(reward: str, message: str | None) -> 
 
 
 def test_exploration_that_costs_more_than_declared_holds(retriever: Retriever, tmp_path: Path) -> None:
+    given_up: list[float] = []
+
     def cost(**explore: Any) -> ExplorationCost | None:
         exploring = stages(retriever, **({"explore": explore} if explore else {}))
         requests = [SlateRequest(f"r{number}", 0, 2, NOW) for number in range(300)]
@@ -189,7 +191,8 @@ def test_exploration_that_costs_more_than_declared_holds(retriever: Retriever, t
             exploring.slate(request, found, columns["score"])
             for request, found, columns in zip(requests, candidates, scores, strict=True)
         ]
-        return exploration_cost(exploring, requests, candidates, scores, slates)
+        given_up.append(float(np.mean([slate.given_up() for slate in slates])))
+        return exploration_cost(exploring, requests, candidates, scores)
 
     assert cost() is None
     always, seldom = (cost(kind="epsilon", epsilon=1.0, share=share, max_cost=0.2) for share in (1.0, 0.1))
@@ -199,6 +202,9 @@ def test_exploration_that_costs_more_than_declared_holds(retriever: Retriever, t
     assert seldom.per_slate == pytest.approx(0.1 * always.per_slate) and seldom.share == pytest.approx(
         0.1 * always.share
     )
+    # Servers log of each slate what its own draw gave up.
+    assert given_up[:2] == [0, pytest.approx(always.per_slate)]
+    assert given_up[2] == pytest.approx(seldom.per_slate, abs=0.03)
     evaluated = measured(tmp_path, 0.6)
     for exploration, holds in ((always, True), (seldom, False)):
         changed = evaluated.evaluation.model_copy(update={"exploration": exploration})

@@ -190,7 +190,7 @@ class RecommendationService:
         names = [rule.name for rule in stages.filters.rules]
         slate_values = (
             stages.digest, list(slate.sources), slate.values, slate.propensities, *slate.place_propensities(),
-            slate.explored, request.k,
+            slate.explored, slate.given_up(), request.k,
             candidates.retrieved, list(sources), np.array(list(sources.values()), np.int64),
             names, np.array([filters.get(name, 0) for name in names], np.int64),
             list(candidates.fallback), slate.without_value,

@@ -275,6 +275,16 @@ def test_a_slate_can_be_collected_as_one_record(local: Shop) -> None:
     assert all(row["slate:request"] is not None for row in rows)  # drawn slates have their whole journey
 
 
+def test_a_slate_logs_what_its_draws_gave_up(local: Shop) -> None:
+    parts = local.parts(ordering={"explore": {"kind": "gumbel", "temperature": 1000.0}})
+    local.ask(parts, *[{"user_id": 1, "k": 2}] * 12)
+    rows = local.logged(parts)
+    best = [sum(sorted(row["slate:candidate_scores"], reverse=True)[:2]) for row in rows]
+    given_up = [row["slate:given_up"] for row in rows]
+    assert given_up == [expected - sum(row["scores"]) for expected, row in zip(best, rows, strict=True)]
+    assert len(rows) == 12 and max(given_up) > 0
+
+
 def test_a_logged_trace_reproduces_the_slate_bit_by_bit(local: Shop) -> None:
     explore = {"diversity": {"kind": "mmr", "by": "maker"}, "explore": {"kind": "gumbel", "temperature": 2.0}}
     sections: Any = ({"rules": [{"kind": "seen"}, WEIGHTY], "fallback": ["popular"]}, explore)
