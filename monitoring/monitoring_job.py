@@ -294,9 +294,9 @@ class MonitoringJob:
         limits, min_rows = self._settings.quality, self._settings.window.min_rows
         report = WindowReport(
             spec=self.name, start=window.start, end=window.end, made=now, champion=main_version,
-            versions=rows_by_version, requests=window.requests, rows=window.rows.height, coverage=window.coverage,
-            late=window.late, duplicates=window.duplicates, orphans=window.orphans, future=window.future,
-            volume_ratio=ratio, problems=problems,
+            versions=rows_by_version, requests=window.requests, rows=window.rows.height, min_rows=min_rows,
+            coverage=window.coverage, late=window.late, duplicates=window.duplicates, orphans=window.orphans,
+            future=window.future, volume_ratio=ratio, problems=problems,
             quality=measure_quality(window, references, self._slices, limits, min_rows),
             slates=measure_slate_traffic(slates, window.rows, main_version, self._max_cost, limits.confidence),
             warnings=clock_warnings(window, self._settings.checks) + early_warnings(window, references, limits),

@@ -147,7 +147,9 @@ def _status_without_alarm(loop: StatusPageData, newest: WindowReport) -> LoopSta
         )
     if newest.verdict == "unjudged":
         return LoopStatus(
-            "warn", "Not judged", f"too little is known of the window of {format_moment(newest.start)}; {detail}"
+            "warn",
+            "Not judged",
+            f"too little is known of the window of {format_moment(newest.start)}: {newest.unjudged_reason}; {detail}",
         )
     if newest.verdict in {"drifted", "degraded"}:
         return LoopStatus(

@@ -195,8 +195,8 @@ def _unjudgeable_reason(inputs: _PolicyInputs) -> str:
     newest = inputs.newest
     if newest.verdict == "unjudged":
         return (
-            f"the window of {format_utc(newest.start)} cannot be judged ({newest.rows} rows with an outcome): missing"
-            " data are never a success, and no reason to train"
+            f"the window of {format_utc(newest.start)} cannot be judged: {newest.unjudged_reason}. Missing data"
+            " are never a success, and no reason to train"
         )
     if not inputs.is_of_current_model:
         return (

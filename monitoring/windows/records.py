@@ -137,6 +137,8 @@ class WindowReport(_WindowRecord):
     """Answered requests in the prediction log."""
     rows: int
     """Shown rows whose outcome is known."""
+    min_rows: int = 0
+    """Fewest such rows of a window that is judged (`monitoring.window.min_rows`); 0 in reports of earlier versions."""
     coverage: float
     """Share of the answered requests with an outcome."""
     late: int = 0
@@ -168,6 +170,15 @@ class WindowReport(_WindowRecord):
         if self.breaches:
             return "degraded"
         return "drifted" if self.drifted else "healthy"
+
+    @property
+    def unjudged_reason(self) -> str:
+        """Why the window is not judged: how many rows it has and needs, or why its rows could not be measured."""
+        counts = f"{self.rows:,} rows with an outcome, of {self.requests:,} answered requests"
+        if self.rows < self.min_rows:
+            return f"it has {counts}, and needs {self.min_rows:,} (monitoring.window.min_rows)"
+        problems = (quality.problem for quality in self.quality if quality.problem)
+        return "; ".join((f"it has {counts}", *dict.fromkeys(problems)))
 
     @property
     def drifted(self) -> tuple[Finding, ...]:

@@ -163,5 +163,6 @@ class Windows:
         mature = span.end + self._maturity
         return (
             f"the window from {span.start:%Y-%m-%d %H:%M} to {span.end:%Y-%m-%d %H:%M} UTC has {requests:,} requests so"
-            f" far and is judged from {mature:%Y-%m-%d %H:%M} on"
+            f" far and is judged from {mature:%Y-%m-%d %H:%M} on, if {self._settings.window.min_rows:,} rows have an"
+            " outcome by then"
         )

@@ -100,6 +100,8 @@ def deploy_canary(
         spec, target, "deploy-canary", *([] if version is None else ["--version", str(version)])
     )
     deployer = _target_deployer(spec, target, runs)
+    if version is None and deployer.rollouts.unfinished() is None:
+        _print_held_run(deployer, runs)
     with show_progress() as on_change:
         rollout = deployer.canary(version, on_change)
     _write_runs_page(spec, runs)
@@ -290,6 +292,18 @@ def _write_runs_page(spec: str, runs: Path) -> None:
     loaded = load_spec(find_spec(spec, runs))
     champion = _run_context(loaded, runs).tracker.registry.version_of("champion")
     write_runs_page(RunsFolder.open(runs), {} if champion is None else {loaded.name: champion})
+
+
+def _print_held_run(deployer: Deployer, runs: Path) -> None:
+    """Print which gates held the newest run, where the newest blessed version is therefore of an earlier one."""
+    from shortlist.runs.next_steps import describe_held_run
+
+    held = describe_held_run(runs, deployer.name)
+    candidate = deployer.candidate_version() if held else None
+    if candidate is not None:
+        typer.echo(f"{held} The newest blessed version is {candidate}, of an earlier run.", err=True)
+    elif held:
+        typer.echo(held, err=True)
 
 
 def _print_verdict(deployer: Deployer, rollout: RolloutRecord) -> int:

@@ -73,6 +73,10 @@ class Deployer:
                 f" runtime.target: {runtime.target.kind} needs prediction_log: objects"
             )
 
+    def candidate_version(self) -> int | None:
+        """Return the newest blessed version; None where no version was blessed."""
+        return self._run.tracker.registry.version_of("candidate")
+
     def canary(self, version: int | None = None, on_change: OnChange = lambda _: None) -> RolloutRecord:
         """Roll a version out, by default the candidate; the log is replayed as traffic if the spec declares it.
 

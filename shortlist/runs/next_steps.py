@@ -14,6 +14,7 @@ from shortlist.contracts import Files
 from shortlist.evaluation.metrics.records import LOWER_IS_BETTER, TITLES, Metric
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.ranking.registry import kind_of
+from shortlist.storage.artefacts import read_json
 
 _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
 _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
@@ -85,6 +86,28 @@ def advice_after_failure(run: Path, spec_argument: str, failed: Collection[str])
     if _section(_run_arguments(run).get("data")).get("live", {}).get("collect"):
         command += " (of the files alone; the quarantine on the run's page holds the collected rows)"
     return f"A run stops at its first problem; this command lists all problems of the log: {command}"
+
+
+def describe_held_run(runs: Path, spec: str) -> str:
+    """Return that the newest finished run of a spec held its candidates, and by which gates; empty when it did not.
+
+    Args:
+        runs: Folder of the runs.
+        spec: Name of the spec.
+    """
+    for summary_file in sorted(runs.glob(f"*-{spec}*/{Files.SUMMARY}"), reverse=True):
+        summary = read_json(summary_file)
+        if summary["spec"] != spec or summary.get("failed"):
+            continue
+        if summary["blessed"]:
+            return ""
+        gates_by_model: dict[str, list[str]] = {}
+        for gate in summary["gates"]:
+            if not gate["passed"]:
+                gates_by_model.setdefault(gate["model"], []).append(gate["name"])
+        held = "; ".join(f"{model}: {', '.join(gates)}" for model, gates in gates_by_model.items())
+        return f"The newest run, {summary_file.parent}, held its candidates ({held})."
+    return ""
 
 
 def _run_arguments(run: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,8 +71,20 @@ class MaterialisationRecord:
         """Record that the view is written up to a moment."""
         self._write_keys(view, self._keys(view, until))
         records = self._read_records()
-        records[view.name] = {"until": until.isoformat(), "digest": self._digest(view, until)}
+        records[view.name] = {
+            "until": until.isoformat(),
+            "digest": self._digest(view, until),
+            "views": str(self._views.folder),
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
         self._write_records(records)
+
+    def by_view(self) -> dict[str, Any]:
+        """Return the record of every view that is online: until when, from which folder, and when it was written.
+
+        A view that is being written has none.
+        """
+        return self._read_records()
 
     @property
     def _record_file(self) -> str:

@@ -146,6 +146,10 @@ class FeastStore:
         """Return the moment up to which a view is online; null before the first time."""
         return self._materialised.until(name)
 
+    def written_views(self) -> dict[str, Any]:
+        """Return the record of every view that is online; see `MaterialisationRecord.by_view`."""
+        return self._materialised.by_view()
+
     def materialize(self, until: datetime) -> dict[str, int]:
         """Bring the online store up to a moment, included; return the keys written per view.
 

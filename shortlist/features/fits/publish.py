@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from shortlist.contracts import Columns, DataError, Files
+from shortlist.contracts import Columns, DataError, Files, NotMeasuredError
 from shortlist.features.declared.slates import SLATE
 from shortlist.features.feast.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.features.feast.materialised import MaterialisationRecord
@@ -51,6 +53,7 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
         Number of rows compared.
 
     Raises:
+        NotMeasuredError: Answers differ because another run or refresh replaced the features while they were compared.
         DataError: There is no table and Feast's answers differ from the views, or another fit than `replaces` is
             served; servers keep the features that they have.
     """
@@ -76,11 +79,14 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
         advance(1, "registered")
         feast.materialize(seen_until)
         advance(1, "materialised to the newest rows")
+        written = feast.written_views()
         sample = _sample(transformer, days, table, rows, runtime.seed)
         newest_sample = _compare_day(transformer, days, table, newest_day, rows, runtime.seed)
         report = check_skew(feast, sample.log, newest_sample.log, transformer.answer)
         advance(1, "compared")
         differing = report.historical_mismatches + report.online_mismatches
+        if differing or not report.row_count_ok:
+            _check_not_replaced(written, feast.written_views(), differing)
         if table is None and (differing or not report.row_count_ok):
             named = ", ".join(name for name, count in report.columns.items() if count)
             raise DataError(
@@ -141,6 +147,19 @@ def _check_served(store: Path | FeastStoreLocation, replaces: str) -> None:
             f"newer features were published while these were counted ({served}, not {replaces}); nothing of them is"
             " lost, and nothing of these is served. Run the backfill again"
         )
+
+
+def _check_not_replaced(before: Mapping[str, Any], after: Mapping[str, Any], differing: int) -> None:
+    """Refuse a comparison during which another process wrote the views; see `MaterialisationRecord.by_view`."""
+    rewritten = [name for name, record in before.items() if after.get(name) != record]
+    if not rewritten:
+        return
+    record = next((after[name] for name in rewritten if name in after), None)
+    writer = f"from {record['views']}, {record['written']}" if record else "by a run or refresh that is not over"
+    raise NotMeasuredError(
+        f"gate 'skew' is not measured: the features in the online store were replaced meanwhile ({writer}), so"
+        f" {differing} compared answers differ. The same command measures again"
+    )
 
 
 class _ComparedRows:

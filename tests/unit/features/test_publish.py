@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from shortlist.contracts import Files, ShortlistError
+from shortlist.contracts import Files, NotMeasuredError, ShortlistError
 from shortlist.features.feast.feast_store_location import SERVING
 from shortlist.features.feast.store import user_reader
+from shortlist.features.fits import publish as publishing
 from shortlist.features.fits.publish import publish
 from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.rows.table import build_table
@@ -37,6 +38,33 @@ def test_the_announcement_names_the_views_and_their_moment(published: Any) -> No
     assert datetime.fromisoformat(announcement["until"]) == datetime(2026, 3, 2, tzinfo=UTC) + timedelta(days=3)
     assert abs(datetime.now(UTC) - datetime.fromisoformat(announcement["published"])) < timedelta(minutes=5)
     assert read_json(published.folder / "skew" / Files.SKEW)["historical_mismatches"] == 0
+
+
+def test_a_refresh_during_the_comparison_leaves_it_unmeasured(published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, runtime = published.folder, Runtime(engine="cpu")
+    rows = [published.row(day, user_id=1 + number % 3, label=1) for day in range(3) for number in range(6)]
+    refreshed_log = published.log(rows, "refreshed-log")
+    columns = [{"kind": "target", "key": "user_id", "name": "rate"}, {"kind": "vocabulary", "each": "city"}]
+    refreshed = published.fit(refreshed_log, columns, "refreshed")
+    compare = publishing.check_skew
+
+    def refresh_first(*arguments: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(publishing, "check_skew", compare)
+            publish("my-spec", folder / "store", runtime, 10, refreshed_log, refreshed, None, folder / "refreshed-skew")
+        return compare(*arguments)
+
+    monkeypatch.setattr(publishing, "check_skew", refresh_first)
+    inputs = "my-spec", folder / "store", runtime, 10, folder / "log", folder / "fitted", folder / "table"
+    message = (
+        rf"gate 'skew' is not measured: .* replaced meanwhile \(from {refreshed}/views, 20\S+\), .* answers differ"
+    )
+    with pytest.raises(NotMeasuredError, match=message):
+        publish(*inputs, folder / "other-skew")
+    assert not (folder / "other-skew").exists()
+    monkeypatch.undo()
+    publish(*inputs, folder / "other-skew")
+    assert read_json(folder / "other-skew" / Files.SKEW)["online_mismatches"] == 0
 
 
 def test_all_features_of_users_are_read_in_one_call(published: Any) -> None:

@@ -286,7 +286,18 @@ def test_the_reason_of_a_failures_page_has_the_last_failure() -> None:
 def test_unjudged_windows_hold() -> None:
     decision = decided(windows("ddu"))
     assert (decision.action, decision.alarm) == ("hold", True)
-    assert decision.reasons[0].startswith("the window of 2026-01-21 00:00 cannot be judged (5000 rows with an outcome)")
+    small_window = window("u", 2).model_copy(update={"rows": 812, "min_rows": 1_000})
+    (reason,) = decided([*windows("dd"), small_window]).reasons
+    assert reason == (
+        "the window of 2026-01-21 00:00 cannot be judged: it has 812 rows with an outcome, of 1,000 answered requests,"
+        " and needs 1,000 (monitoring.window.min_rows). Missing data are never a success, and no reason to train"
+    )
+
+
+def test_a_large_window_that_could_not_be_measured_says_why() -> None:
+    one_class = Quality(version=1, slice="all", rows=5_000, users=900, measures=(), problem="one class only")
+    report = window("u", 0).model_copy(update={"quality": (one_class,)})
+    assert report.unjudged_reason == "it has 5,000 rows with an outcome, of 1,000 answered requests; one class only"
 
 
 def test_reasons_have_the_numbers_and_columns_name_what_is_wrong() -> None:

@@ -253,7 +253,11 @@ HEADLINES = [
         "bad",
         "since 2026-01-11: volume; retraining 1a2b3c4d, begun before, is running; the alarm of 2026-01-10 stays",
     ),
-    (loop((*GOOD, window(4, judged=False))), "warn", "Not judged: too little is known of the window of 2026-01-09"),
+    (
+        loop((*GOOD, window(4, judged=False))),
+        "warn",
+        "Not judged: too little is known of the window of 2026-01-09: it has 12 rows with an outcome",
+    ),
     (loop((*GOOD, BROKEN, window(5, judged=False))), "warn", "Not judged: too little is known"),
     (loop(GOOD, decisions=[decision(3, "page", ("auc",))]), "bad", "A person is needed: 2 of the newest 3"),
     # A schedule's decision says nothing about live traffic.

@@ -373,7 +373,7 @@ def test_only_mature_windows_are_available(traffic: Traffic) -> None:
     assert early.mature == ()
     assert early.waiting == (
         "the window from 2026-03-02 00:00 to 2026-03-03 00:00 UTC has 2 requests so far and is judged from"
-        " 2026-03-03 01:00 on"
+        f" 2026-03-03 01:00 on, if {Monitoring().window.min_rows:,} rows have an outcome by then"
     )
     assert traffic.windows(end + minutes(60)).find().mature == (TODAY,)
 

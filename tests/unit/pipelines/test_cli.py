@@ -8,11 +8,13 @@ import sqlite3
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from shortlist.cli import main
 from shortlist.cli.options import find_spec
+from shortlist.contracts import ShortlistError
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.serving import Canary
@@ -102,12 +104,20 @@ def test_rollback_succeeds_only_when_the_former_version_serves(
     record = RolloutRecord(
         spec="demo", state=state, kind="xgboost", digest="", policy=Canary(steps=(5, 100)), returning=returning
     )
-    rollouts = SimpleNamespace(page=lambda rollout, name: name, location=lambda rollout, name: name)
-    deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda version: record)
+    rollouts = SimpleNamespace(
+        page=lambda rollout, name: name,
+        location=lambda rollout, name: name,
+        spec="demo",
+        served_versions=lambda: [2, 1],
+    )
+    deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda version, degraded: record)
     monkeypatch.setattr("shortlist.cli.serving._target_deployer", lambda spec, target, runs: deployer)
     assert shortlist(monkeypatch, "rollback", "demo") == code
     next_step = "the rollout of version 2 was rolled back (it is odd). Then make rollback SPEC=demo again."
-    assert (next_step in capsys.readouterr().err) == (code == 2)
+    printed = capsys.readouterr()
+    assert (next_step in printed.err) == (code == 2)
+    older_version = "shortlist rollback demo --version 2 returns to a version by its number (served before: 2)"
+    assert (older_version in printed.out) == (code == 0)
 
 
 @pytest.mark.parametrize(("answered", "code"), [(3, 0), (2, 1)])
@@ -122,6 +132,39 @@ def test_a_replay_fails_when_a_request_got_no_answer(
     monkeypatch.setattr("shortlist.cli.serving._deployer", lambda spec, runs: deployer)
     assert shortlist(monkeypatch, "replay", "demo") == code
     assert f"{answered} answered" in capsys.readouterr().out
+
+
+def test_a_canary_of_an_older_version_says_that_the_newest_run_was_held(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "20260301-000000-demo").mkdir()
+    gates = [
+        {"model": model, "name": name, "passed": model == "trees" and name == "auc", "reason": "it is low"}
+        for model in ("trees", "network")
+        for name in ("auc", "slices")
+    ]
+    summary = {"spec": "demo", "blessed": None, "gates": gates}
+    (tmp_path / "20260301-000000-demo" / "summary.json").write_text(json.dumps(summary))
+
+    def canary(version: int | None, on_change: Any) -> None:
+        raise ShortlistError("version 3 serves everybody already")
+
+    rollouts = SimpleNamespace(unfinished=lambda: None)
+    deployer = SimpleNamespace(name="demo", rollouts=rollouts, canary=canary, candidate_version=lambda: 3)
+    monkeypatch.setattr("shortlist.cli.serving._target_deployer", lambda spec, target, runs: deployer)
+    held = (
+        f"The newest run, {tmp_path}/20260301-000000-demo, held its candidates (trees: slices; network: auc, slices)."
+        " The newest blessed version is 3, of an earlier run.\n"
+    )
+    assert shortlist(monkeypatch, "deploy-canary", "demo", "--runs", str(tmp_path)) == 2
+    assert capsys.readouterr().err.startswith(held)
+    assert shortlist(monkeypatch, "deploy-canary", "demo", "--version", "3", "--runs", str(tmp_path)) == 2
+    assert "held" not in capsys.readouterr().err
+    blessed = {**summary, "blessed": {"model": "trees", "version": "4"}}
+    (tmp_path / "20260302-000000-demo").mkdir()
+    (tmp_path / "20260302-000000-demo" / "summary.json").write_text(json.dumps(blessed))
+    assert shortlist(monkeypatch, "deploy-canary", "demo", "--runs", str(tmp_path)) == 2
+    assert "held" not in capsys.readouterr().err
 
 
 COMMANDS = ("serve", "status", "deploy-canary", "canary-status", "promote", "rollback", "replay")
