@@ -6,7 +6,7 @@ from kfp import dsl
 
 
 def validate_export(
-    gates: str,
+    export_limits: str,
     serving: str,
     runtime: str,
     code: str,
@@ -26,14 +26,14 @@ def validate_export(
 
     from shortlist.report.kubeflow_artefacts import export_numbers, show_classification, show_metrics
     from shortlist.serving.validation.validate_export import validate_export
-    from shortlist.spec.gates import Gates
+    from shortlist.spec.gates import ExportLimits
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.serving import Serving
     from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.steps import step
 
     model_metadata = {name: read_metadata(model, name) for name in ("model", "kind", "role")}
-    limits = Gates.model_validate_json(gates)
+    limits = ExportLimits.model_validate_json(export_limits)
     show_classification(classification, Path(scores.path), limits.decision_threshold)
     if model_metadata["role"] != "candidate":
         show_metrics(metrics, {})

@@ -155,7 +155,7 @@ def train_ensembles(
     declared: list,
     name: str,
     data: str,
-    gates: str,
+    export_limits: str,
     serving: str,
     runtime: str,
     log: dict,
@@ -187,7 +187,7 @@ def train_ensembles(
         scored = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in scores}
         trained = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in models}
         members = {model: MemberFiles(folder, scored[model]) for model, folder in trained.items()}
-        sections = EnsembleSections.parse(data, gates, serving, runtime)
+        sections = EnsembleSections.parse(data, export_limits, serving, runtime)
         trigger = TrainingTrigger.parse(cause)
         context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=trigger)
         stages = Path(release.path) if release else None

@@ -27,6 +27,9 @@ PARAMETERS: Final[dict[str, GraphParameter]] = {
     "ordering": GraphParameter(str, f"Section `ordering` {_AS_JSON}; empty for none."),
     "lists": GraphParameter(str, "Digest of the files with lists of items that filters read; empty for none."),
     "gates": GraphParameter(str, f"Section `gates` {_AS_JSON}, with the name of the baseline."),
+    "export_limits": GraphParameter(
+        str, "Part of section `gates` that the validation of an exported model reads, as canonical JSON."
+    ),
     "serving": GraphParameter(str, f"Section `serving` {_AS_JSON}."),
     "monitoring": GraphParameter(str, f"Section `monitoring` {_AS_JSON}."),
     "tune": GraphParameter(str, f"Section `tune` {_AS_JSON}."),

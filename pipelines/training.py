@@ -27,7 +27,7 @@ def training_parameters(spec: Spec) -> tuple[str, ...]:
     return (
         *("name", "data", "features", "models"),
         *(SLATE_PARAMETERS if spec.retrieval else ()),
-        *("gates", "serving", "monitoring", "runtime", "cluster", "log", "stores", "code", "cause"),
+        *("gates", "export_limits", "serving", "monitoring", "runtime", "cluster", "log", "stores", "code", "cause"),
     )
 
 

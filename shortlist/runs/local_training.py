@@ -84,6 +84,7 @@ def graph_arguments(
         "features": canonical_json(spec.features),
         "models": [model.text for model in declared_models(spec)],
         "gates": canonical_json(spec.gates.model_copy(update={"baseline": spec.reference_baseline})),
+        "export_limits": canonical_json(spec.gates.export_limits),
         "monitoring": canonical_json(spec.monitoring),
         "serving": canonical_json(spec.serving),
         # Resources change neither data nor models: the steps that make these do not get them.

@@ -132,7 +132,20 @@ _Slice = Annotated[
 QueryName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 
 
-class Gates(Section):
+class ExportLimits(Section):
+    """The part of the limits that the validation of an exported model reads; a change of the others repeats none."""
+
+    parity_rows: int = Field(default=10_000, ge=10)
+    """Test rows that are scored in-process, by the exported file and by a real Triton; all if there are fewer."""
+    max_score_difference: float = Field(default=1e-5, gt=0, le=0.01)
+    """Largest difference between those scores."""
+    infra: Infra = Infra()
+    """Limits under load."""
+    decision_threshold: Probability | None = None
+    """Smallest score of a positive row in Kubeflow's confusion matrix; null: the label rate. No gate uses it."""
+
+
+class Gates(ExportLimits):
     """Limits of the gates; every gate always runs."""
 
     confidence: Probability = 0.95
@@ -169,8 +182,6 @@ class Gates(Section):
     """Largest expected calibration error (20 equal-count bins) on the test rows."""
     max_rate_error: float = Field(default=0.1, gt=0, le=1)
     """Largest relative difference between mean score and label rate on the test rows."""
-    decision_threshold: Probability | None = None
-    """Smallest score of a positive row in Kubeflow's confusion matrix; null: the label rate. No gate uses it."""
     slices: Annotated[tuple[_Slice, ...], BeforeValidator(expand_patterns)] = ()
     """Columns by whose values the test rows are sliced, and conditions with limits of their own; cold users and cold
     items are always slices."""
@@ -182,16 +193,15 @@ class Gates(Section):
     """Margin by which a slice may fall behind the champion (without one: behind the baseline), Holm-corrected."""
     skew_rows: int = Field(default=500, ge=10, le=100_000)
     """Rows of the feature table that are compared with Feast's answers."""
-    parity_rows: int = Field(default=10_000, ge=10)
-    """Test rows that are scored in-process, by the exported file and by a real Triton; all if there are fewer."""
-    max_score_difference: float = Field(default=1e-5, gt=0, le=0.01)
-    """Largest difference between those scores."""
-    infra: Infra = Infra()
-    """Limits under load."""
     queries: dict[QueryName, GateQuery] = Field(default={}, max_length=16)
     """Gates without code, by name: queries over the scored test rows, each with a limit."""
     custom: Annotated[Mapping[str, Any], BeforeValidator(_parse_gate_settings)] = Field(default={}, max_length=100)
     """Settings of gates that were added to the registry, by the name of the gate."""
+
+    @property
+    def export_limits(self) -> ExportLimits:
+        """The limits that the validation of an exported model reads."""
+        return ExportLimits(**{name: getattr(self, name) for name in ExportLimits.model_fields})
 
     @property
     def margin(self) -> dict[str, float]:

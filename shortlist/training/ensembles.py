@@ -13,7 +13,7 @@ from shortlist.serving.validation.slates import evaluate_slates_of_model
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.slates.step import RELEASE
 from shortlist.spec.data import Data
-from shortlist.spec.gates import Gates
+from shortlist.spec.gates import ExportLimits
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import read_json, write_json
@@ -42,16 +42,16 @@ class EnsembleSections(NamedTuple):
     """Sections of the spec that the ensembles' step reads."""
 
     log: Data
-    gates: Gates
+    export_limits: ExportLimits
     serving: Serving
     runtime: Runtime
 
     @classmethod
-    def parse(cls, log: str, gates: str, serving: str, runtime: str) -> Self:
+    def parse(cls, log: str, export_limits: str, serving: str, runtime: str) -> Self:
         """Return the sections of their JSON."""
         return cls(
-            Data.model_validate_json(log), Gates.model_validate_json(gates), Serving.model_validate_json(serving),
-            Runtime.model_validate_json(runtime),
+            Data.model_validate_json(log), ExportLimits.model_validate_json(export_limits),
+            Serving.model_validate_json(serving), Runtime.model_validate_json(runtime),
         )  # fmt: skip
 
 

@@ -12,10 +12,12 @@ from shortlist.evaluation.gates.export_validation import (
     ScoreParity,
 )
 from shortlist.evaluation.gates.gate_result import GateResult, format_count
-from shortlist.spec.gates import Gates, Infra
+from shortlist.spec.gates import ExportLimits, Infra
 
 
-def parity_gate(validation: ExportValidation | None, candidate: str, test_rows: int, limits: Gates) -> GateResult:
+def parity_gate(
+    validation: ExportValidation | None, candidate: str, test_rows: int, limits: ExportLimits
+) -> GateResult:
     """Hold when the exported model, in-process or in Triton, does not give training's scores, or was not compared.
 
     Args:

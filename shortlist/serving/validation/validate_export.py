@@ -23,7 +23,7 @@ from shortlist.serving.validation.load_test import run_load_test
 from shortlist.serving.validation.parity import Scores, compare_scores, score_exported, score_on_triton
 from shortlist.serving.validation.served_rows import ServedBatch, ServedRows, draw_reference_rows
 from shortlist.serving.validation.unknown_values import measure_unknown_values
-from shortlist.spec.gates import Gates
+from shortlist.spec.gates import ExportLimits
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import atomic_folder, folder_digest, is_disk_full, write_json
 
@@ -34,7 +34,14 @@ _COLD_START_FACTOR = 2
 
 
 def validate_export(
-    model: Path, scores: Path, valid_log: Path, fitted: Path, limits: Gates, serving: Serving, seed: int, out: Path
+    model: Path,
+    scores: Path,
+    valid_log: Path,
+    fitted: Path,
+    limits: ExportLimits,
+    serving: Serving,
+    seed: int,
+    out: Path,
 ) -> ExportValidation | None:
     """Write a candidate's `export_validation.json` into a folder, whole; the folder stays empty when there is no model.
 
@@ -73,7 +80,7 @@ def validate_export(
 
 
 def _validate(
-    model: Path, scores: Path, log_and_fitted: tuple[Path, Path], limits: Gates, serving: Serving, seed: int
+    model: Path, scores: Path, log_and_fitted: tuple[Path, Path], limits: ExportLimits, serving: Serving, seed: int
 ) -> ExportValidation:
     candidate = folder_digest(model)
     unknown_values = None
@@ -134,7 +141,7 @@ class ComparedRows:
 
 
 def _on_triton(
-    model: Path, rows: ComparedRows, limits: Gates, serving: Serving, precision: str
+    model: Path, rows: ComparedRows, limits: ExportLimits, serving: Serving, precision: str
 ) -> tuple[ScoreParity, LoadTestResult]:
     """Return the agreement of a real Triton's scores, and its load test.
 

@@ -15,6 +15,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.runs.local_training import graph_arguments
 from shortlist.spec.cluster import Cluster
+from shortlist.spec.gates import Gates
 from shortlist.spec.load import load_spec
 
 DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
@@ -91,7 +92,7 @@ def test_the_graph_has_few_parameters() -> None:
     pipeline = next(yaml.load_all((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader))
     parameters = pipeline["root"]["inputDefinitions"]["parameters"]
     assert set(parameters) <= set(arguments)
-    assert len(parameters) <= 17
+    assert len(parameters) <= 18
     assert all(parameter["description"].endswith(".") for parameter in parameters.values())
 
 
@@ -101,6 +102,13 @@ def test_slices_and_compared_rows_are_parts_of_the_gates_that_no_other_part_make
         task_by_name["materialize-features"], "skew_rows"
     )
     assert steps_fed("gates") & {"fit-features", "build-table", "materialize-features", "train"} == set()
+
+
+def test_a_change_of_other_limits_validates_no_export_anew() -> None:
+    limits = Gates()
+    assert limits.model_copy(update={"min_auc": 0.7}).export_limits == limits.export_limits
+    assert limits.model_copy(update={"parity_rows": 20}).export_limits != limits.export_limits
+    assert "validate-export" in steps_fed("export_limits") - steps_fed("gates")
 
 
 def test_why_a_training_was_started_makes_no_data_anew() -> None:
