@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from shortlist.contracts import did_you_mean, label_column
 from shortlist.spec.base import Check, DisagreementError, Section, find_problems
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock, Slates, Source
-from shortlist.spec.features import CandidateComparison, Feature, Features, declared_column
+from shortlist.spec.features import CandidateComparison, Feature, FeatureReader, Features, declared_column
 from shortlist.spec.filters import Filters
 from shortlist.spec.gates import Gates, check_gate_columns
 from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
@@ -86,7 +86,25 @@ class Spec(Section):
     @property
     def notices(self) -> tuple[str, ...]:
         """Declarations of a valid spec without the effect that they seem to have, one sentence each."""
-        return (*self._candidate_notices, *self._filter_notices)
+        return (*self._feature_notices, *self._candidate_notices, *self._filter_notices)
+
+    @property
+    def _feature_notices(self) -> tuple[str, ...]:
+        candidates = [model for model in self.models.values() if model.role == "candidate"]
+        read = {
+            name for model in candidates if model.reads for name in match_features(model.reads, self.features.names)
+        }
+        for feature in reversed(self.features.columns):  # a feature reads those that are declared before it
+            if isinstance(feature, FeatureReader) and read.intersection(feature.outputs):
+                read.update(feature.reads_features)
+        unread = [name for name in self.features.names if name not in read]
+        if not candidates or not unread:
+            return ()
+        names = ", ".join(f"'{name}'" for name in unread)
+        return (
+            f"features: no candidate reads {names}, computed, stored and compared in every run: list them in the"
+            " `features` of a model, or leave them out",
+        )
 
     @property
     def _candidate_notices(self) -> tuple[str, ...]:

@@ -231,6 +231,20 @@ def test_a_column_that_no_candidate_has_of_its_own_gives_a_notice() -> None:
         load_spec(ROOT / "pipelines/specs/demo.yaml", ["retrieval.item_columns=[device]"])
 
 
+def test_a_feature_that_no_candidate_reads_gives_a_notice() -> None:
+    demo = ROOT / "pipelines/specs/demo.yaml"
+    (notice,) = load_spec(demo, ["models.logistic.role=baseline"]).notices
+    assert notice.startswith("features: no candidate reads 'user_last_watch', computed, stored and compared in every")
+    declared = [
+        'features.columns.+={"kind": "target", "key": "device", "name": "quota", "prior": 10}',
+        'features.columns.+={"kind": "expression", "name": "surplus", "value": "LN(1 + features.quota)"}',
+    ]
+    (notice,) = load_spec(demo, ["models.logistic.role=baseline", *declared]).notices
+    assert "no candidate reads 'user_last_watch', 'quota', 'surplus', computed" in notice
+    names = '["user_last_watch", "surplus"]'  # what a read expression reads is read
+    assert load_spec(demo, [f"models.logistic.features={names}", *declared]).notices == ()
+
+
 def test_a_seen_filter_on_a_cluster_gives_a_notice() -> None:
     demo = ROOT / "pipelines/specs/demo.yaml"
     assert load_spec(demo).notices == ()
