@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from shortlist.contracts import LIVE_COLUMNS, Columns, ShortlistError, did_you_mean
-from shortlist.spec.base import Section, expand_patterns
+from shortlist.spec.base import Check, Section, expand_patterns
 from shortlist.spec.data import Data
 from shortlist.spec.features import declared_column
 from shortlist.system.registry import resolve_address
@@ -66,27 +67,30 @@ def _parse_gate_settings(settings_by_gate: object) -> object:
     if not isinstance(settings_by_gate, Mapping) or not settings_by_gate:
         return settings_by_gate
     sections = gate_settings()
-    for name in settings_by_gate:
+    parsed: dict[str, Section] = {}
+    problems: list[InitErrorDetails] = []
+    for name, settings in settings_by_gate.items():
         if name not in sections:
-            raise ValueError(f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}")
-    return {name: _parse_settings(name, sections[name], settings) for name, settings in settings_by_gate.items()}
-
-
-def _parse_settings(gate: str, section: type[Section], settings: object) -> Section:
-    try:
-        return section.model_validate(settings)
-    except ValidationError as error:
-        # The key path of a nested section would lack the gate's name.
-        details: list[InitErrorDetails] = [
-            {
-                "type": problem["type"],
-                "loc": (gate, *problem["loc"]),
-                "input": problem["input"],
-                "ctx": problem.get("ctx", {}),
-            }
-            for problem in error.errors()
-        ]
-        raise ValidationError.from_exception_data("gates.custom", details) from None
+            message = f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}"
+            unknown = PydanticCustomError("unknown_gate", "{message}", {"message": message})
+            problems.append({"type": unknown, "loc": (str(name),), "input": settings})
+            continue
+        try:
+            parsed[name] = sections[name].model_validate(settings)
+        except ValidationError as error:
+            # The key path of a nested section would lack the gate's name.
+            problems += [
+                {
+                    "type": problem["type"],
+                    "loc": (name, *problem["loc"]),
+                    "input": problem["input"],
+                    "ctx": problem.get("ctx", {}),
+                }
+                for problem in error.errors()
+            ]
+    if problems:
+        raise ValidationError.from_exception_data("gates.custom", problems)
+    return parsed
 
 
 class SliceLimits(Section):
@@ -226,33 +230,40 @@ class Gates(ExportLimits):
     def _columns_read(self, data: Data) -> Iterator[str]:
         for declared in self.conditions:
             yield from (name for name in compile_expression(declared.where).columns if name not in COLD_COLUMNS)
+        yield from self.query_columns(data)
+
+    def query_columns(self, data: Data) -> Iterator[str]:
+        """Yield the declared columns that queries read."""
         query_terms = {term for query in self.queries.values() for term in re.findall(r"\w+", query.sql.lower())}
         yield from (name for name in data.by_name if name.lower() in query_terms)
 
 
-def check_gate_columns(gates: Gates, data: Data) -> None:
-    """Check that the gates read declared columns, as their types allow.
-
-    Raises:
-        ValueError: A slice is no declared column, or a condition or query does not fit the columns.
-    """
+def gate_column_checks(gates: Gates, data: Data) -> Iterator[Check]:
+    """Yield the checks that gates read declared columns, as their types allow: of slices, conditions and queries."""
     for name in gates.slice_columns:
         if name not in LIVE_COLUMNS or not data.live.collect:
-            declared_column(name, data, "gates.slices")
+            yield partial(declared_column, name, data, "gates.slices")
     if not gates.conditions and not gates.queries:
         return
     types = _row_types(data)
-    for declared in gates.conditions:
-        try:
-            parse_expression(declared.where, types, "condition", "the test rows")
-        except ShortlistError as error:
-            raise ValueError(f"gates.slices: {error}") from None
-    columns = {name: types[name] for name in gates.kept_columns(data)} | _own_types(data)
-    for name, query in gates.queries.items():
-        try:
-            check_query(query.sql, TEST_ROWS, columns)
-        except QueryError as error:
-            raise ValueError(f"gates.queries.{name}: {error} and the declared columns") from None
+    yield from (partial(_check_condition, declared.where, types) for declared in gates.conditions)
+    columns = {name: types[name] for name in gates.query_columns(data)} | _own_types(data)
+    yield from (partial(_check_query, name, query.sql, columns) for name, query in gates.queries.items())
+
+
+def _check_condition(where: str, types: Mapping[str, pl.DataType]) -> None:
+    try:
+        parse_expression(where, types, "condition", "the test rows")
+    except ShortlistError as error:
+        raise ValueError(f"gates.slices: {error}") from None
+
+
+def _check_query(name: str, sql: str, types: Mapping[str, pl.DataType]) -> None:
+    try:
+        check_query(sql, TEST_ROWS, types)
+    except QueryError as error:
+        further = " and the declared columns" if f"; {TEST_ROWS} has " in str(error) else ""
+        raise ValueError(f"gates.queries.{name}: {error}{further}") from None
 
 
 def _row_types(data: Data) -> dict[str, pl.DataType]:

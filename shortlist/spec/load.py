@@ -14,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shortlist.contracts import ShortlistError, did_you_mean
-from shortlist.spec.base import DisagreementError, RegisteredSection
-from shortlist.spec.gates import gate_settings
+from shortlist.spec.base import DisagreementError, RegisteredSection, find_problems
+from shortlist.spec.data import Data
+from shortlist.spec.gates import Gates, gate_column_checks, gate_settings
 from shortlist.spec.models import ModelSection, model_sections
 from shortlist.spec.spec import Spec
 from shortlist.spec.text.changes import apply_change, split_changes
@@ -81,7 +82,8 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
         return Spec.model_validate(raw)
     except ValidationError as error:
         problems = [*error.errors(), *_problems_without_unknown_keys(raw, error.errors())]
-        lines = [line for problem in problems for line in _describe_problems(problem)]
+        described = [line for problem in problems for line in _describe_problems(problem)]
+        lines = list(dict.fromkeys([*described, *_find_gate_problems(raw, error.errors())]))
         raise SpecError(f"{origin}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines)) from None
 
 
@@ -117,6 +119,28 @@ def _problems_without_unknown_keys(raw: Mapping[str, Any], problems: Sequence[Er
     except ValidationError as error:
         return error.errors()
     return []
+
+
+def _find_gate_problems(raw: Mapping[str, Any], problems: Sequence[ErrorDetails]) -> Sequence[str]:
+    """Return the problems of slices and queries with the columns, which need only sound `data` and their own keys.
+
+    Args:
+        raw: The spec.
+        problems: Those of its sections.
+    """
+    locations, gates = [problem["loc"] for problem in problems], raw.get("gates")
+    if not all(locations) or any(location[0] == "data" for location in locations) or not isinstance(gates, Mapping):
+        return ()
+    faulty_keys = {location[1:3] for location in locations if location[0] == "gates"}
+    faulty_keys |= {key_path[:1] for key_path in faulty_keys if key_path[:1] != ("queries",)}
+    sound = {key: value for key, value in gates.items() if (key,) not in faulty_keys}
+    if isinstance(sound.get("queries"), Mapping):
+        queries = sound["queries"].items()
+        sound["queries"] = {name: query for name, query in queries if ("queries", name) not in faulty_keys}
+    try:
+        return find_problems(gate_column_checks(Gates.model_validate(sound), Data.model_validate(raw["data"])))
+    except ValidationError:
+        return ()
 
 
 def _describe_problems(problem: ErrorDetails) -> Sequence[str]:

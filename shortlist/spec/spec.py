@@ -14,7 +14,7 @@ from shortlist.spec.base import Check, DisagreementError, Section, find_problems
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock, Slates, Source
 from shortlist.spec.features import CandidateComparison, Feature, FeatureReader, Features, declared_column
 from shortlist.spec.filters import Filters
-from shortlist.spec.gates import Gates, check_gate_columns
+from shortlist.spec.gates import Gates, gate_column_checks
 from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.ordering import Ordering
@@ -162,7 +162,7 @@ class Spec(Section):
         yield from (
             partial(declared_column, name, log, "monitoring.drift.ignore") for name in self.monitoring.drift.ignore
         )
-        yield partial(check_gate_columns, self.gates, log)
+        yield from gate_column_checks(self.gates, log)
         yield partial(_check_source, log.source)
         yield partial(_check_max_rows, log.slate, self.serving)
         yield partial(_check_split, log)

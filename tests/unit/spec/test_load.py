@@ -118,6 +118,32 @@ def test_a_typo_in_the_settings_of_a_gate_suggests_a_key_of_that_gate() -> None:
         parse_spec(text + "gates: {custom: {unknown_values: {max_shft: 0.2}}}\n")
 
 
+def test_all_faults_of_slices_queries_and_gates_settings_are_listed_at_once() -> None:
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    sql = {"a": "SELECT avg(prize) FROM test_rows", "b": "SELECT 1, 2", "c": "SELECT 1"}
+    queries = {name: {"sql": query, "min": 1} for name, query in sql.items()}
+    gates: dict[str, object] = {"slices": ["prize", {"where": "prise > 3", "min_auc": 0.6}], "queries": queries}
+    expected = ["gates.slices: 'prize'", "gates.slices: 'prise > 3'", "gates.queries.a: Binder", "gates.queries.b: the"]
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text + yaml.safe_dump({"gates": gates}))
+    assert [" ".join(line.split()[:2]) for line in str(caught.value).splitlines()[1:]] == [
+        " ".join(line.split()[:2]) for line in expected
+    ]
+    # Faults of other sections, and of other keys of this one, hide none of them.
+    del queries["c"]["min"]
+    gates |= {"min_auc": "high", "custom": {"unknown_values": {"max_shft": 0.2}, "retrievl": {}}}
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text + yaml.safe_dump({"gates": gates, "serving": {"max_rows": "all"}}))
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert {line.split(": ")[0] for line in lines} == {
+        "gates.min_auc", "gates.queries.c", "gates.custom.unknown_values.max_shft", "gates.custom.retrievl",
+        "serving.max_rows", "gates.slices", "gates.queries.a", "gates.queries.b",
+    }  # fmt: skip
+    assert len(lines) == 9 and all(any(line.startswith(start) for line in lines) for start in expected)
+    with pytest.raises(SpecError, match=r"^spec: 1 problem"):  # without sound columns nothing is said of them
+        parse_spec(text.replace("label:", "labels: [x]\n  label:") + yaml.safe_dump({"gates": {"slices": ["prize"]}}))
+
+
 def test_equal_declarations_have_equal_digests() -> None:
     text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
     reordered = yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
