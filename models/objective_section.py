@@ -40,6 +40,11 @@ class ObjectiveSection(ModelSection):
     def check_data(self, name: str, data: Data) -> None:
         """Refuse to learn an order where nothing says which rows were ranked together."""
         super().check_data(name, data)
+        if self.learns_order and self.weights is not None:
+            raise ValueError(
+                f"models.{name}.weights: {self.objective} compares the rows of a list, which were shown together; leave"
+                " weights out, or declare objective: pointwise"
+            )
         if self.learns_order and data.user is None and data.slate is None:
             raise ValueError(
                 f"models.{name}.objective: {self.objective} compares the rows of a user or of a slate, and neither"

@@ -59,6 +59,11 @@ class Columns:
     """Boolean: the counts of open tiles lack a collected row, being beyond a share; null where none says it."""
     WEIGHT: Final = "impression_weight"
     """Float32: number of impressions that a row represents; more than 1 where the prediction log is sampled."""
+    PROPENSITY: Final = "shown_propensity"
+    """Float32, in a feature table: probability of the item at its place; absent when `data.propensity` is not declared.
+    Never a feature."""
+    POSITION: Final = "shown_position"
+    """Int32, in a feature table: place of the row; absent when `data.position` is not declared. Never a feature."""
     GLOBAL_KEY: Final = "everything"
     """Int64, always 0: the key of statistics over all rows."""
     ROWS: Final = "rows"

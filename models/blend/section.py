@@ -28,7 +28,12 @@ class BlendModel(ModelSection):
         return self.models
 
     def check_data(self, name: str, data: Data) -> None:
-        """Refuse further labels: a blend reads only the members' scores of the label."""
+        """Refuse weights of rows and further labels: a blend reads only the members' scores of the label."""
+        if self.weights is not None:
+            raise ValueError(
+                f"models.{name}.weights: a blend learns from its members' scores of the validation days; leave weights"
+                " out, and declare them for its members"
+            )
         if self.labels:
             raise ValueError(
                 f"models.{name}.labels: a blend gives the score of the label alone; leave it out, and name labels on a"

@@ -28,8 +28,8 @@ from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
 
 _SECTION_KEYS: Final = frozenset(
-    ("kind", "role", "calibration", "labels", "objective", "features", "rounds", "early_stopping_rounds", "refit",
-     "retrain", "retrain_rounds", "retrain_days", "max_depth")
+    ("kind", "role", "calibration", "labels", "weights", "objective", "features", "rounds", "early_stopping_rounds",
+     "refit", "retrain", "retrain_rounds", "retrain_days", "max_depth")
 )  # fmt: skip
 """Keys of the section that this module handles; the others are parameters of LightGBM."""
 _LOSSES: Final = {"pointwise": "binary", "pairwise": "lambdarank", "listwise": "rank_xendcg"}

@@ -31,8 +31,8 @@ from shortlist.system.progress import progress
 
 _WEIGHTS = "model.ubj"
 _SECTION_KEYS = {
-    "kind", "role", "calibration", "labels", "objective", "features", "rounds", "early_stopping_rounds", "refit",
-    "bin_sample_rows", "retrain", "retrain_rounds", "retrain_days",
+    "kind", "role", "calibration", "labels", "weights", "objective", "features", "rounds", "early_stopping_rounds",
+    "refit", "bin_sample_rows", "retrain", "retrain_rounds", "retrain_days",
 }  # fmt: skip
 """Keys of the section that this module handles; the others are parameters of XGBoost."""
 _LOSSES = {"pointwise": "binary:logistic", "pairwise": "rank:pairwise", "listwise": "rank:ndcg"}

@@ -7,21 +7,19 @@ from copy import copy
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shortlist.contracts import Columns, DataError, Files, ShortlistError, label_column
+from shortlist.ranking.row_weighting import ROW_WEIGHTING, RowWeighting, row_weighting
+from shortlist.spec.models import RowWeights
 from shortlist.spec.spec import match_features
 from shortlist.storage.tables import DayTable
 
 Part = Literal["train", "validation"]
-
-
-MEAN_WEIGHT: Final = "mean_weight"
-"""Key of a feature table's notes with the result of `mean_weight`, for processes that lack some of its files."""
 
 
 class TableFeature(BaseModel):
@@ -140,6 +138,7 @@ class LearningTable:
         features: The features that the ranker reads.
         split: The days.
         base_rate: Share of positives on the training days.
+        weighting: How rows are weighted; None: all weigh the same.
     """
 
     def __init__(
@@ -174,21 +173,34 @@ class LearningTable:
         self.base_rate = positives / rows
         self._worker_files: frozenset[Path] | None = None
         self._label = ""
-        # A worker lacks other workers' files, so the mean of all is passed in the notes.
-        has_note = MEAN_WEIGHT in table.notes
-        self._mean_weight: float | None = table.notes[MEAN_WEIGHT] if has_note else mean_weight(table, self.split)
-        if self._mean_weight is not None:
-            self._columns.append(Columns.WEIGHT)
+        # A worker lacks other workers' files, so the weighting by all rows is passed in the notes.
+        if ROW_WEIGHTING in table.notes:
+            note = table.notes[ROW_WEIGHTING]
+            self.weighting = None if note is None else RowWeighting.model_validate(note)
+        else:
+            self.weighting = row_weighting(table, self.split.train, self.split.validation, None)
 
     @property
     def is_weighted(self) -> bool:
-        """Whether rows have different weights: some impressions were logged as a sample."""
-        return self._mean_weight is not None
+        """Whether rows have different weights: some impressions were logged as a sample, or weights are declared."""
+        return self.weighting is not None
 
     @property
     def reads_further_label(self) -> bool:
         """Whether a further label takes the place of the label in the rows that this table reads."""
         return bool(self._label)
+
+    def weighted(self, weights: RowWeights) -> Self:
+        """Return the same table with rows weighted by how they were shown.
+
+        Raises:
+            DataError: No training row says how it was shown.
+        """
+        weighted_table = copy(self)
+        if ROW_WEIGHTING not in self._table.notes:  # else it was computed with these weights
+            days = self.split.train, self.split.validation
+            weighted_table.weighting = row_weighting(self._table, *days, weights)
+        return weighted_table
 
     def for_label(self, label: str) -> Self:
         """Return the same table with a further label in place of the label.
@@ -229,7 +241,8 @@ class LearningTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns that are read, the label first."""
-        return tuple(self._columns)
+        weights = () if self.weighting is None else self.weighting.columns
+        return (*self._columns, *weights)
 
     def for_worker(self, files: frozenset[Path]) -> Self:
         """Return the same table for one of several workers, which reads only some of its files.
@@ -268,12 +281,10 @@ class LearningTable:
         Weights are scaled to mean 1 on the training rows, so that settings in rows, such as the least weight of a
         tree's leaf, keep their meaning.
         """
-        frame = pl.read_parquet(path, columns=self._columns, hive_partitioning=False)
+        frame = pl.read_parquet(path, columns=list(self.columns), hive_partitioning=False)
         if self._label:
             frame = frame.rename({self._label: Columns.LABEL})
-        if self._mean_weight is None:
-            return frame
-        return frame.with_columns((pl.col(Columns.WEIGHT) / self._mean_weight).cast(pl.Float32))
+        return frame if self.weighting is None else self.weighting.weigh(frame)
 
     def _days(self, part: str) -> tuple[date, ...]:
         if part not in ("train", "validation"):
@@ -286,19 +297,6 @@ class LearningTable:
 
     def _day_list(self, part: str) -> str:
         return ", ".join(str(day) for day in self._days(part)) or "(none declared)"
-
-
-def mean_weight(table: DayTable, split: TableSplit) -> float | None:
-    """Return the mean weight of the training rows; None where all training and validation rows weigh the same."""
-    train, validation = table.paths(set(split.train)), table.paths(set(split.validation))
-    if any(Columns.WEIGHT not in pl.read_parquet_schema(path) for path in (*train, *validation)):
-        return None
-    weight = pl.col(Columns.WEIGHT).cast(pl.Float64)
-    learnt_rows = pl.scan_parquet([*train, *validation], hive_partitioning=False)
-    least, greatest = learnt_rows.select(weight.min(), weight.max().alias("most")).collect().row(0)
-    if least == greatest:
-        return None
-    return float(pl.scan_parquet(train, hive_partitioning=False).select(weight.mean()).collect().item())
 
 
 def weights_of(frame: pl.DataFrame) -> np.ndarray | None:

@@ -149,7 +149,7 @@ class Ranker(ABC, Generic[SectionT]):
             label: A further label to learn in place of the label; empty: the label.
 
         Raises:
-            DataError: A part has no rows, or a label never varies.
+            DataError: A part has no rows, a label never varies, or no row says how it was shown, which weights need.
             DivergedError: The model gives NaN, or its scores cannot be calibrated.
             IncompatibleModelError: The training cannot continue the champion.
             ShortlistError: A feature is missing, or of a kind that the model cannot read.
@@ -158,6 +158,7 @@ class Ranker(ABC, Generic[SectionT]):
         assert set(members) == set(self.section.members)
         self.members = dict(members)
         learning = self._learning(table)
+        learning = learning.weighted(self.section.weights) if self.section.weights is not None else learning
         learning = learning.for_label(label) if label else learning
         if (group := current_group()) is not None:
             learning = learning.for_worker(group.files)
@@ -173,7 +174,7 @@ class Ranker(ABC, Generic[SectionT]):
             compared_as_baseline=self.section.compared_as_baseline,
             rounds=outcome.rounds, epochs=outcome.epochs, best_epoch=outcome.best, history=outcome.history,
             importance=outcome.importance, hashed=outcome.hashed, cached_rows=outcome.cached_rows,
-            base_rate=learning.base_rate, train_rows=rows,
+            weighting=learning.weighting, base_rate=learning.base_rate, train_rows=rows,
             validation_rows=learning.rows("validation"), train_days=tuple(map(str, learning.split.train)),
             validation_days=tuple(map(str, learning.split.validation)), train_seconds=round(seconds, 3),
             train_rows_per_s=round(rows * outcome.passes / seconds, 1), seed=runtime.seed,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from shortlist.contracts import Files
 from shortlist.ranking.hash_collisions import HashCollisions
 from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.row_weighting import RowWeighting
 from shortlist.storage.artefacts import IntegrityError, read_json, verify_manifest
 
 
@@ -41,6 +42,8 @@ class TrainedModel(BaseModel):
     cached_rows: int | None = None
     """Embedding rows that the device held while training; null: all. Only for networks; `history` has the hit
     rates."""
+    weighting: RowWeighting | None = None
+    """How training rows were weighted; null: all the same."""
     base_rate: float
     train_days: tuple[str, ...]
     validation_days: tuple[str, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, cast
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -39,6 +39,28 @@ class Continuation(NamedTuple):
     """Earlier days that are learnt again with the new ones."""
 
 
+class RowWeights(Section):
+    """Weights of training rows: what was shown seldom counts as much as what was shown often.
+
+    A weight is relative to the mean. Rows that do not say how they were shown weigh as much as the mean of the others.
+    """
+
+    propensity: bool = False
+    """Whether rows are divided by the probability of their item at its place (`data.propensity`)."""
+    position: bool = False
+    """Whether rows are divided by the share of rows at their place (`data.position`): users see few rows of the lower
+    places."""
+    max_weight: float = Field(default=20.0, gt=1)
+    """Largest weight by how a row was shown, as a multiple of the mean; larger ones are cut, as otherwise few rows
+    would decide."""
+
+    @model_validator(mode="after")
+    def _weighs_by_something(self) -> Self:
+        if not (self.propensity or self.position):
+            raise ValueError("neither propensity nor position is true; declare one of them, or leave weights out")
+        return self
+
+
 class ModelSection(Section):
     """Keys that all kinds of models share; a kind adds its own keys and fixes the value of `kind`."""
 
@@ -53,6 +75,10 @@ class ModelSection(Section):
     labels: tuple[str, ...] = ()
     """Further labels of `data.labels` that the model scores too: networks over embedded ids by one head per label over
     shared layers, other kinds by one more model per label."""
+
+    weights: RowWeights | None = None
+    """Weights of the training rows by how they were shown; null: all weigh the same. Calibration and the figures of
+    test days stay those of the rows as they were shown."""
 
     distributed: ClassVar[bool] = False
     """Whether several processes can train it together (`runtime.cluster.workers`)."""
@@ -128,6 +154,11 @@ class ModelSection(Section):
         Raises:
             ValueError: It cannot be trained on such a log.
         """
+        for role in ("propensity", "position"):
+            if self.weights is not None and getattr(self.weights, role) and getattr(data, role) is None:
+                raise ValueError(
+                    f"models.{name}.weights.{role}: the log does not say it; declare data.{role}, or leave this out"
+                )
         for number, label in enumerate(self.labels):
             if label not in data.labels:
                 raise ValueError(

@@ -22,6 +22,10 @@ _OPTIONAL: Final = (Columns.BEST, Columns.WEIGHT)
 """Columns of a log that has them, copied into the table: of a generated one, and of one with collected rows."""
 
 
+_PLACEMENT: Final = {"propensity": (Columns.PROPENSITY, pl.Float32()), "position": (Columns.POSITION, pl.Int32())}
+"""Columns of the table that say how a row was shown, by the role of the declared column (`Data.placement`)."""
+
+
 def needs_whole_days(planned: Plan) -> bool:
     """Return whether rows of a day are read together: slates are whole in a part, and open tiles are those of a day."""
     return planned.declared.data.slate is not None or planned.streaming is not None
@@ -82,7 +86,9 @@ def columns_to_read(planned: Plan, file_columns: Collection[str], labels: Labels
     """Return the columns to read of a file of the valid log that has some columns."""
     outcomes = [label.column for label in labels.values()]
     open_counts = () if planned.streaming is None else (Columns.COUNTS_DELAY,)
-    optional = [name for name in (*_OPTIONAL, *open_counts, *map(best_column, outcomes)) if name in file_columns]
+    placement = planned.declared.data.placement.values()
+    possible = (*_OPTIONAL, *open_counts, *map(best_column, outcomes), *placement)
+    optional = [name for name in possible if name in file_columns]
     return [*dict.fromkeys((*planned.log_columns((*planned.read, *outcomes)), *optional))]
 
 
@@ -97,6 +103,11 @@ def _context_columns(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[
             rows_of_key = pl.col(f"by_{key}:{Columns.ROWS}").fill_null(0)
             columns.append((rows_of_key == 0).alias(f"cold_{name}"))
     columns += [pl.col(SLATE).alias(Columns.SLATE)] if data.slate is not None else []
+    columns += [
+        pl.col(declared).cast(kind).alias(name)
+        for role, (name, kind) in _PLACEMENT.items()
+        if (declared := data.placement.get(role)) in rows.columns
+    ]
     columns += [_slice(name, planned) for name in planned.slices]
     columns += [
         pl.col(planted).alias(best_column(name)) for name, label in labels.items()

@@ -9,8 +9,9 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import ShortlistError
-from shortlist.ranking.inputs import MEAN_WEIGHT, features_matching, learning_split, mean_weight
+from shortlist.ranking.inputs import features_matching, learning_split
 from shortlist.ranking.ranker import IncompatibleModelError
+from shortlist.ranking.row_weighting import ROW_WEIGHTING, row_weighting
 from shortlist.spec.base import Section
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
@@ -93,7 +94,8 @@ class DistributedJob(BaseModel):
                     str(path.relative_to(table.folder)) for path in files_of_worker(table, rank, world, set(days))
                 ]
         index = table.model_dump(mode="json")
-        index["notes"][MEAN_WEIGHT] = mean_weight(table, split)
+        weighting = row_weighting(table, split.train, split.validation, getattr(section, "weights", None))
+        index["notes"][ROW_WEIGHTING] = weighting and weighting.model_dump(mode="json")
         return cls(
             kind=kind, name=name, section=section.model_dump(mode="json"), runtime=runtime, table=str(table.folder),
             index=index, shares=tuple(map(tuple, files_by_rank)),

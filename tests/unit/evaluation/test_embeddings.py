@@ -56,6 +56,17 @@ def test_summary_and_page_name_every_network(page: RunPage, tmp_path: Path) -> N
     assert text.index("<b>wide</b>") < text.index("item_hash: 20 of 50 buckets are occupied, 20 learnt; 12.5% of")
 
 
+def test_the_page_says_what_weights_of_rows_leave(page: RunPage, tmp_path: Path) -> None:
+    weighting = {"declared": {"propensity": True}, "effective_rows": 1_234.4, "largest": 17.26}
+    for declared, is_shown in ((weighting, True), ({**weighting, "declared": None}, False)):
+        write_json(
+            tmp_path / "xgboost" / Files.MODEL,
+            {**XGBOOST, "params": {"rounds": 3}, "train_rows": 4_000, "weighting": declared},
+        )
+        text = " ".join(render(page).split())
+        assert ("as much as 1 234 rows of equal weight, 30.9% of 4 000; the largest weight is 17.3" in text) == is_shown
+
+
 def test_page_shows_hash_collisions_and_full_tables(page: RunPage) -> None:
     text = " ".join(render(page).split())
     assert "user_hash: 632 of 1 000 buckets are occupied, 200 learnt; 36.8% of about 999 values share a bucket" in text

@@ -116,6 +116,18 @@ def test_the_planted_probability_of_a_further_label_gets_the_name_of_the_label(w
     assert "true_probability_other" not in rows.columns  # of a 1 in the column, which `positive` turns into another
 
 
+def test_the_table_says_how_rows_were_shown_and_no_model_reads_it(world: Any) -> None:
+    log = world.log([world.row(day, likes=day + 1, seconds=0.5) for day in range(3)])
+    placement = {"position": "likes", "propensity": "seconds"}
+    data = type(world.data).model_validate(world.data.model_dump(mode="json") | placement)
+    features = Features.model_validate({"columns": [NUMBER]})
+    fit(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")
+    built = build_table(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted", world.folder / "out")
+    rows = built.scan().collect()
+    assert (rows["shown_position"].to_list(), rows["shown_propensity"].to_list()) == ([1, 2, 3], [0.5] * 3)
+    assert [column["name"] for column in built.notes["columns"]] == ["price_number"]
+
+
 def test_a_log_without_user_and_item_has_no_cold_columns(world: Any) -> None:
     declared = world.data.model_dump(mode="json") | {"user": None, "item": None}
     bare = type(world.data).model_validate(declared)

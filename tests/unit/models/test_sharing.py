@@ -11,9 +11,10 @@ import pytest
 from models.dlrm.section import DLRMModel
 from models.moments import compute_moments, mean_and_scale, merge_moments, standardisation
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.ranking.inputs import MEAN_WEIGHT, LearningTable, features_matching, learning_split
+from shortlist.ranking.inputs import LearningTable, features_matching, learning_split
 from shortlist.ranking.process_group import current_group
 from shortlist.ranking.ranker import IncompatibleModelError
+from shortlist.ranking.row_weighting import ROW_WEIGHTING
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -58,7 +59,7 @@ def test_a_job_is_read_as_it_was_written(table: DayTable, runtime: Runtime, tmp_
     job = DistributedJob.plan("dlrm", SECTION, table, runtime, tmp_path / "champion", 2)
     read = DistributedJob.read(job.write(tmp_path))
     assert read == job
-    assert (read.day_table.days, read.day_table.notes) == (table.days, {**table.notes, MEAN_WEIGHT: None})
+    assert (read.day_table.days, read.day_table.notes) == (table.days, {**table.notes, ROW_WEIGHTING: None})
 
 
 def test_a_job_says_what_no_process_could_learn_from_its_own_files(
@@ -73,7 +74,7 @@ def test_a_job_says_what_no_process_could_learn_from_its_own_files(
     job = DistributedJob.plan("dlrm", SECTION, heavy, runtime, None, 2)
     files = heavy.paths(set(learning_split(heavy, features_matching(heavy, SECTION.features)).train))
     rows = pl.concat([pl.read_parquet(path, columns=[Columns.WEIGHT], hive_partitioning=False) for path in files])
-    assert job.day_table.notes[MEAN_WEIGHT] == pytest.approx(rows[Columns.WEIGHT].mean())
+    assert job.day_table.notes[ROW_WEIGHTING]["mean"] == pytest.approx(rows[Columns.WEIGHT].mean())
 
 
 def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
