@@ -21,6 +21,8 @@ from shortlist.runs.growth import describe_growth
 from shortlist.runs.next_steps import advice_after_failure, next_steps
 
 _REFRESH_SECONDS = 0.1
+_RUNNING_SECONDS = 30
+"""A running step says so this often, where the output is no terminal."""
 _TRACEBACK = "Traceback (most recent call last):"
 """End of the line that begins Python's report of an error; a process that was killed leaves none."""
 
@@ -82,6 +84,8 @@ class Display:
                 self._handle_event(json.loads(line))
         if self._console.is_terminal:
             self._live.update(self._draw_table())
+        else:
+            self._print_running_steps()
         time.sleep(_REFRESH_SECONDS)
 
     def _handle_event(self, event: dict[str, Any]) -> None:
@@ -120,6 +124,18 @@ class Display:
             self._printed_steps += 1
             place = f"[{self._printed_steps:>2}/{max(len(self._steps), self._printed_steps)}]"
             self._console.print(f"{place} {step_title(name):<34} {text}", markup=False, soft_wrap=True)
+
+    def _print_running_steps(self) -> None:
+        """Print a line for every step that has run for another half minute since the last one."""
+        for name, progress in self._running.items():
+            period = int((time.monotonic() - progress["since"]) / _RUNNING_SECONDS)
+            if period > progress.get("printed_period", 0) and sort_steps([name]):
+                progress["printed_period"] = period
+                amount = ""
+                if progress.get("total"):
+                    amount = f", {progress['label']} {progress['done'] / progress['total']:.0%} {progress['text']}"
+                line = f"        {step_title(name):<34} running for {period * _RUNNING_SECONDS} s{amount}"
+                self._console.print(line.rstrip(), markup=False, soft_wrap=True)
 
     def _draw_table(self) -> Table:
         table = Table.grid(padding=(0, 2))

@@ -296,6 +296,10 @@ class Recommender:
         places = rows.set(rows < 0, None).cast(pl.UInt32)
         return {name: catalogue.items[name].gather(places) for name in self.item_columns}
 
+    def has_items(self, items: pl.Series) -> list[bool]:
+        """Return whether the catalogue has each of some items."""
+        return [bool(row >= 0) for row in self._retriever.catalogue.find_rows(items)]
+
     def find_user_context(self, user: int | str | None) -> dict[str, Any]:
         """Return the columns of a user's side tables that stages read; empty for an unknown user."""
         columns = self._users.columns

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +19,9 @@ Seconds = npt.NDArray[np.float64]
 
 OPEN: Final = -1
 """Status of a request without an outcome; at the end of the load, it counts as lost."""
+
+_MAX_REASONS: Final = 5
+"""Most distinct reasons of failures in a summary."""
 
 
 @dataclass(slots=True)
@@ -144,6 +149,7 @@ class Ledger:
             "failed": int(self.failed.sum()),
             "failed_by_track": {track or "unknown": self._count(self.failed, track) for track in tracks},
             "lost": self.lost,
+            "reasons": self._failure_reasons(),
             "retried": self.retries,
             "held_back": self.waited,
             "p50_ms": p50,
@@ -151,6 +157,12 @@ class Ledger:
             "seconds": round(self.seconds, 3),
             "rate": round(self.rate, 2),
         }
+
+    def _failure_reasons(self) -> list[dict[str, Any]]:
+        """Return status, message and number of the failed and refused requests, of the first distinct ones."""
+        counts = Counter((entry.status, entry.error) for entry in self.entries if entry.status not in (200, OPEN))
+        first = islice(counts.items(), _MAX_REASONS)
+        return [{"status": status, "message": message, "requests": count} for (status, message), count in first]
 
     def _count(self, selected: npt.NDArray[np.bool_], track: str) -> int:
         return sum(

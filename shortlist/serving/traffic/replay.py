@@ -152,13 +152,17 @@ class _Replay:
 
 
 def describe(summary: dict[str, Any]) -> str:
-    """Return the summary as a readable line."""
+    """Return the summary as a readable line, with a line for each of the first distinct reasons of failures below."""
     failed = ", ".join(f"{count} {track}" for track, count in summary["failed_by_track"].items() if count) or "none"
     latency = "" if summary["p50_ms"] is None else f", p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
     return (
         f"replayed {summary['sent']} requests in {summary['seconds']:.0f} s ({summary['rate']} of"
         f" {summary['wanted_rate']:g} wanted per second): {summary['answered']} answered, failed {failed},"
-        f" {summary['lost']} lost{latency}, {summary['outcomes']} outcomes\n"
+        f" {summary['refused']} refused, {summary['lost']} lost{latency}, {summary['outcomes']} outcomes\n"
+        + "".join(
+            f"  {reason['requests']} x {reason['status'] or 'no answer'}: {reason['message']}\n"
+            for reason in summary["reasons"]
+        )
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,30 @@ def test_every_finished_step_is_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert re.match(r"\[ 1/\d+\] ", lines[0]) and re.match(r"\[ 2/\d+\] ", lines[1])
     assert lines[0].partition("]")[2].split() == ["Read", "the", "log", "2.0", "s", "100", "MiB", "5,000", "rows/s"]
     assert lines[1].endswith("unchanged, reused")
+
+
+def test_a_long_step_says_every_half_minute_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(
+        "shortlist.runs.display.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda _: None)
+    )
+    progress = {"event": "progress", "step": "fit_features", "label": "days", "done": 3, "total": 4, "unit": "days"}
+    steps = [{"event": "step", "step": name, "paths": {}} for name in ("collect", "fit_features")]
+    display = display_of(tmp_path, *steps, {**progress, "text": "2026-03-03"})
+    for moment in (29.0, 31.0, 40.0, 61.0):
+        clock[0] = moment
+        display.refresh()
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        f"{text} {seconds} s{amount}"
+        for seconds in (30, 60)
+        for text, amount in (
+            ("Collect served rows running for", ""),
+            ("Count statistics running for", ", days 75% 2026-03-03"),
+        )
+    ]
 
 
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:

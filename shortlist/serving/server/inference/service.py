@@ -139,6 +139,20 @@ class RecommendsItems(Protocol):
         ...
 
     @property
+    def context_names(self) -> Sequence[str]:
+        """Columns of the log that a request may contain beside its user."""
+        ...
+
+    @property
+    def scored_item_columns(self) -> Sequence[str]:
+        """Item columns (`retrieval.item_columns`) that the model reads."""
+        ...
+
+    def item_values(self, items: Sequence[int | str]) -> list[dict[str, Any] | None]:
+        """Return the item columns of items, by name; None for an item that is not released."""
+        ...
+
+    @property
     def max_k(self) -> int:
         """Most items of a slate."""
         ...

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import orjson
 import polars as pl
+import polars.selectors as cs
 
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.inference.service import (
@@ -53,6 +54,9 @@ class RecommendationService:
         self._service, self._release, self._history = service, release, history
         recommender = release.current  # a newer release has the same sections, so inputs and outputs stay the same
         self._reader = SlateRequestReader(service.inputs, service.data, recommender.reads, recommender.item_columns)
+        scored_names = {spec.name for spec in service.inputs.inputs}
+        self.scored_item_columns = tuple(name for name in recommender.item_columns if name in scored_names)
+        """Item columns (`retrieval.item_columns`) that the model reads."""
         self._max_rows = service.settings.serving.max_rows
         assert service.data.item
         self._item = service.data.item
@@ -71,6 +75,18 @@ class RecommendationService:
     def inputs(self) -> Sequence[InputSpec]:
         """What may be sent."""
         return self._reader.inputs
+
+    @property
+    def context_names(self) -> Sequence[str]:
+        """Columns of the log that a request may contain beside its user."""
+        return self._reader.context_names
+
+    def item_values(self, items: Sequence[int | str]) -> list[dict[str, Any] | None]:
+        """Return the item columns of items, by name, as candidates have them; None for an item that is not released."""
+        stages = self._release.current
+        ids = pl.Series(items, dtype=stages.item_type)
+        values = pl.DataFrame(stages.item_values(ids)).with_columns(cs.float().fill_nan(None))
+        return [row if known else None for row, known in zip(values.to_dicts(), stages.has_items(ids), strict=True)]
 
     @property
     def max_k(self) -> int:

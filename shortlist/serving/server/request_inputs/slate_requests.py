@@ -61,6 +61,10 @@ class SlateRequestReader:
         self._of_items = {data.item, *item_columns}
         sent_names = (name for name in reader.accepted_names if name not in self._of_items)
         self._accepted_names = (K, RECENT_ITEMS, *sent_names)
+        self.context_names = tuple(
+            name for name in self._accepted_names if name not in {K, RECENT_ITEMS, self._user, Columns.TIME}
+        )
+        """Columns of the log that a request may contain beside its user."""
         is_text = self._item.type == "string"
         # A null item, in place of candidates.
         self._null_item = pl.Series([None if is_text else NO_CODE], dtype=pl.String() if is_text else pl.Int64())

@@ -70,6 +70,13 @@ class WeighingShop(Shop):
         return (np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]).astype(np.float32)
 
 
+class PositionedShop(Shop):
+    """A shop whose model reads the position."""
+
+    async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
+        return np.nan_to_num(tensors["numbers"][:, 2], nan=-7.0).astype(np.float32)
+
+
 @pytest.fixture(scope="module")
 def local(published: Any, start: Any, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     folder = tmp_path_factory.mktemp("shop")
@@ -173,6 +180,64 @@ def test_a_mistake_is_named(api: Api, path: str, body: Any, message: str) -> Non
     status, content = api.post(path, body)
     assert status == 400
     assert message in content["error"]
+
+
+@pytest.fixture(scope="module")
+def priced(published: Any, start: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A shop whose items have the newest position of the log as their own; its model reads the position."""
+    folder = tmp_path_factory.mktemp("priced")
+    log = DayTable.open(published.folder / "log", Files.LOG)
+    section, days = (
+        Retrieval.model_validate({**RETRIEVAL, "item_columns": ["position"]}),
+        [part.day for part in log.days],
+    )
+    fit_retrieval(section, published.plan.declared.data, log, frozenset(days), folder / "sources", 1)
+    served = Api(PositionedShop(published, start.model, folder / "sources", folder).parts(ordering=BEST, max_rows=50))
+    yield served
+    served.close()
+
+
+def scores_by_index(api: Api, items: Any, **body: Any) -> list[float]:
+    status, content = api.post("/v1/rank", {"user": 1, "items": items, **body})
+    assert status == 200, content
+    return [ranked["score"] for ranked in sorted(content["items"], key=lambda ranked: ranked["index"])]
+
+
+def test_bare_items_have_the_item_columns_that_they_have_in_slates(priced: Api) -> None:
+    items = [f"item {number}" for number in range(8)]
+    recommending: Any = priced.parts.service.recommending
+    positions = [values["position"] for values in recommending.item_values(items)]
+    assert len({*positions}) > 1
+    sent_positions = [{"item_id": item, "position": value} for item, value in zip(items, positions, strict=True)]
+    assert scores_by_index(priced, items) == scores_by_index(priced, sent_positions)
+    in_other_place = [{"item_id": items[0], "position": 1}, items[1]]
+    assert scores_by_index(priced, in_other_place)[1] == scores_by_index(priced, items)[1]
+    assert scores_by_index(priced, items[:2], context={"position": 1}) == scores_by_index(
+        priced, [{"item_id": item, "position": 1} for item in items[:2]]
+    )
+
+
+def test_an_item_that_is_not_released_needs_its_columns(priced: Api) -> None:
+    status, content = priced.post("/v1/rank", {"user": 1, "items": ["item 1", "never seen"]})
+    assert (status, content["error"]) == (
+        400,
+        "items[1]: 'never seen' is not among the items of the release, so its position must be sent with it; null where"
+        " a value is unknown",
+    )
+    assert len(scores_by_index(priced, ["item 1", {"item_id": "never seen", "position": None}])) == 2
+
+
+def test_a_message_lists_the_columns_that_a_client_may_send(priced: Api) -> None:
+    names = "page, code, price, words, places, made, query"
+    for path, body, listed in (
+        ("/v1/recommend", {"context": {"nowhere": 1}}, names),
+        ("/v1/rank", {"items": ["item 1"], "context": {"nowhere": 1}}, names.replace("page,", "page, position,")),
+        ("/v1/rank", {"items": [{"item_id": "item 1", "nowhere": 1}]}, "item_id, page, position" + names[4:]),
+    ):
+        status, content = priced.post(path, {"user": 1, **body})
+        assert (status, content["error"]) == (400, f"no input 'nowhere'; wanted {listed}")
+    status, content = priced.post("/v1/recommend", {"user": 1, "context": {"position": 1}})
+    assert (status, "every candidate has its own" in content["error"]) == (400, True)
 
 
 def test_a_version_without_retrieval_does_not_recommend(local: Shop) -> None:

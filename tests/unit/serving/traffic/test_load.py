@@ -170,6 +170,7 @@ def test_a_ledger_counts_lost_requests() -> None:
         "failed": 1,
         "failed_by_track": {"unknown": 1, "canary": 0},
         "lost": 1,
+        "reasons": [],
         "retried": 0,
         "held_back": 0,
         "p50_ms": 250.0,
@@ -177,6 +178,18 @@ def test_a_ledger_counts_lost_requests() -> None:
         "seconds": 1.0,
         "rate": 1.0,
     }
+
+
+def test_a_ledger_has_the_first_distinct_reasons_of_failures() -> None:
+    ledger = Ledger([LedgerEntry(str(number), None, 3, 0.0) for number in range(10)])
+    answers = [(503, "busy"), (400, "no 'page'"), (503, "busy"), (200, ""), (0, "not sent: refused")]
+    answers += [(500, f"bug {number}") for number in range(4)]
+    for entry, (status, error) in zip(ledger.entries, answers, strict=False):  # the last one is open
+        entry.close(ClientResponse(status, error=error), now=0.25)
+    reasons = [(reason["requests"], reason["status"], reason["message"]) for reason in ledger.summary()["reasons"]]
+    assert reasons == [
+        (2, 503, "busy"), (1, 400, "no 'page'"), (1, 0, "not sent: refused"), (1, 500, "bug 0"), (1, 500, "bug 1"),
+    ]  # fmt: skip
 
 
 def test_a_ledger_is_written_as_a_table(tmp_path: Path) -> None:

@@ -210,7 +210,10 @@ def test_failures_have_no_outcomes_and_are_counted_by_track(
     assert read_json(declared.out / "summary.json") == summary
     ledger = pl.read_parquet(declared.out / "ledger.parquet")
     assert set(ledger["id"]) == {request["id"] for request in server.requests}
-    assert f"{failed} canary, 0 lost" in describe(summary)
+    (reason,) = summary["reasons"]
+    assert reason["status"] >= 500 and reason["requests"] == failed
+    assert f"{failed} canary, 0 refused, 0 lost" in describe(summary)
+    assert describe(summary).endswith(f"\n  {failed} x {reason['status']}: {reason['message']}\n")
 
 
 def test_outcomes_are_written_after_the_delay(settings: Callable[..., ReplaySettings], server: Server) -> None:

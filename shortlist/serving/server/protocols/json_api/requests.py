@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 import orjson
@@ -75,7 +75,10 @@ def read_rank_request(service: Service, document: Any, context: RequestContext) 
         BadRequestError: It is invalid; the message names the first mistake.
     """
     request = _validate(RankRequest, document)
-    columns = {**_context(service, request.context, request.user), **_item_columns(service, request.items)}
+    roles = {service.data.user, service.data.item, Columns.TIME}
+    names = [name for name in service.inputs.accepted_names if name not in roles]
+    context_columns = _context(service, request.context, request.user, names)
+    columns = {**context_columns, **_item_columns(service, request.items, context_columns)}
     return _inference_request(service, service.settings.model, columns, [], context)
 
 
@@ -99,7 +102,7 @@ def read_recommend_request(service: Service, document: Any, context: RequestCont
     if request.recent_items:
         assert service.data.item is not None
         tensors.append(_tensor(RECENT_ITEMS, service.data.by_name[service.data.item], request.recent_items))
-    columns = _context(service, request.context, request.user)
+    columns = _context(service, request.context, request.user, service.recommending.context_names)
     return _inference_request(service, recommend_model(service.settings.model), columns, tensors, context)
 
 
@@ -120,13 +123,15 @@ def _inference_request(
     return InferenceRequest(model, "", tensors, context)
 
 
-def _context(service: Service, sent: Mapping[str, Any], user: Key | None) -> dict[str, Sequence[Any]]:
-    """Return the columns of a request, each of one value."""
+def _context(
+    service: Service, sent: Mapping[str, Any], user: Key | None, names: Sequence[str]
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of a request, each of one value; a message about another one lists `names`."""
     columns: dict[str, Sequence[Any]] = {}
     for name, value in sent.items():
         if name in (service.data.user, service.data.item):
             raise BadRequestError(f"context.{name}: wanted it outside of the context, as 'user' or in 'items'")
-        if _is_read(service, name, "context"):
+        if _is_read(service, name, "context", names):
             columns[name] = [value]
     if user is not None:
         if service.data.user is None:
@@ -135,9 +140,12 @@ def _context(service: Service, sent: Mapping[str, Any], user: Key | None) -> dic
     return columns
 
 
-def _item_columns(service: Service, items: Sequence[Key | Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+def _item_columns(
+    service: Service, items: Sequence[Key | Mapping[str, Any]], context: Collection[str]
+) -> dict[str, Sequence[Any]]:
     """Return the columns of items, each of as many values as there are items, None where an item has none."""
     item = service.data.item
+    names = [name for name in service.inputs.accepted_names if name not in {service.data.user, Columns.TIME}]
     rows = []
     for number, value in enumerate(items):
         if not isinstance(value, Mapping):
@@ -149,17 +157,48 @@ def _item_columns(service: Service, items: Sequence[Key | Mapping[str, Any]]) ->
             continue
         if item is not None and value.get(item) is None:
             raise BadRequestError(f"items[{number}]: wanted its id as '{item}'")
-        rows.append({name: cell for name, cell in value.items() if _is_read(service, name, f"items[{number}]")})
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+        rows.append({name: cell for name, cell in value.items() if _is_read(service, name, f"items[{number}]", names)})
+    _add_released_columns(service, rows, context)
+    sent_names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in sent_names}
 
 
-def _is_read(service: Service, name: str, location: str) -> bool:
-    """Return whether a column is read; False: it is passed over. Raises `BadRequestError` for one that nobody knows."""
+def _add_released_columns(service: Service, rows: Sequence[dict[str, Any]], context: Collection[str]) -> None:
+    """Add the item columns that a request leaves out: the values that the same items have in slates.
+
+    Raises:
+        BadRequestError: The release does not have an item that lacks such a column.
+    """
+    if service.recommending is None:
+        return
+    assert service.data.item is not None
+    item = service.data.by_name[service.data.item]
+    names = [name for name in service.recommending.scored_item_columns if name not in context]
+    lacking_rows = [(number, row) for number, row in enumerate(rows) if any(name not in row for name in names)]
+    if not lacking_rows:
+        return
+    ids = service.inputs.values(item, _tensor(item.name, item, [row[item.name] for _, row in lacking_rows]))
+    if len(ids) < len(lacking_rows):  # an id that means null: the model knows nothing of it in any case
+        return
+    for (number, row), values in zip(lacking_rows, service.recommending.item_values(ids), strict=True):
+        lacking = [name for name in names if name not in row]
+        if values is None:
+            raise BadRequestError(
+                f"items[{number}]: {shorten(row[item.name])} is not among the items of the release, so its"
+                f" {', '.join(lacking)} must be sent with it; null where a value is unknown"
+            )
+        row.update({name: values[name] for name in lacking})
+
+
+def _is_read(service: Service, name: str, location: str, names: Sequence[str]) -> bool:
+    """Return whether a column is read; False: it is passed over.
+
+    Raises:
+        BadRequestError: Nobody knows the column; the message lists `names`, which may be sent at the location.
+    """
     if name == Columns.TIME:
         raise BadRequestError(f"{location}.{name}: the server sets the time of a request; leave it out")
-    names = [accepted for accepted in service.inputs.accepted_names if accepted != Columns.TIME]
-    return service.inputs.check_name(name, names)
+    return name in service.inputs.accepted_names or service.inputs.check_name(name, names)
 
 
 def _tensor(name: str, column: Column, values: Sequence[Any]) -> Tensor:
