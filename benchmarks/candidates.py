@@ -52,6 +52,8 @@ HISTORIES: Final = ("watch_seq", "like_seq")
 SOURCES: Final[dict[str, Any]] = {
     "popular": {"kind": "popular", "window_days": 2},
     "co_visitation": {"kind": "co_visitation", "nearby": 20, "neighbours": 500, "shrinkage": 5_000},
+    "ease": {"kind": "ease", "fitted_items": 10_000},
+    "als": {"kind": "als"},
     "two_tower": {
         "kind": "two_tower", "item_columns": ["author_id", "tag", "music_id"], "user_columns": list(HISTORIES),
         "embedding_dim": 64, "epochs": 3, "temperature": 0.5,

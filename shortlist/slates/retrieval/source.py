@@ -13,11 +13,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import Field
 
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, DataError
 from shortlist.slates.retrieval.catalogue import Catalogue, Rows
 from shortlist.spec.data import Data
-from shortlist.spec.retrieval import ItemIndex, SourceSection, columns_of, user_tables
+from shortlist.spec.retrieval import ItemIndex, SourceSection, check_days, columns_of, user_tables
 from shortlist.storage.side_tables import side_path
 from shortlist.storage.tables import DayTable
 
@@ -25,6 +26,9 @@ Scores = NDArray[np.float32]
 
 ROW = "item_row"
 """Column: row number of an item in the catalogue, int32."""
+
+USER_NUMBER = "user_number"
+"""Column: number of a user among those who took something, int64."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,23 @@ class FitInputs:
             counts += np.bincount(rows[ROW].to_numpy(), minlength=self.catalogue.size)
         return counts
 
+    def taken_items(self, days: frozenset[date]) -> pl.DataFrame:
+        """Return which user took which items on some days: USER_NUMBER from 0, and ROW, by both; each pair once.
+
+        Raises:
+            DataError: There is no positive row.
+        """
+        user = self.data.user
+        assert user
+        pairs: pl.DataFrame | None = None
+        for rows in self.positives(days):
+            new_pairs = rows.select(user, ROW).unique()
+            pairs = new_pairs if pairs is None else pl.concat([pairs, new_pairs]).unique()
+        if pairs is None or not pairs.height:
+            raise DataError("no positive row of a user on these days; declare a longer window or another kind")
+        numbered = pairs.select((pl.col(user).rank("dense") - 1).cast(pl.Int64).alias(USER_NUMBER), ROW)
+        return numbered.sort(USER_NUMBER, ROW)
+
     @cached_property
     def users(self) -> pl.DataFrame:
         """The users' side tables side by side, one row per user, with the id under the log's name."""
@@ -192,6 +213,18 @@ class SourceKind(SourceSection):
     def load(self, folder: Path) -> Source:
         """Return the source in a folder; large files are mapped into memory."""
         raise NotImplementedError
+
+
+class WindowedSourceKind(SourceKind):
+    """A kind of source that learns from the newest days."""
+
+    window_days: int | None = Field(default=None, ge=1, le=3_650)
+    """Number of newest days whose positives count; null: all."""
+
+    def check(self, data: Data) -> None:
+        """Check the clock; see `SourceSection.check`."""
+        if self.window_days is not None:
+            check_days(data, "window_days")
 
 
 def read_user_tables(log: Path, data: Data) -> pl.DataFrame:

@@ -31,6 +31,8 @@ COUNTED = {
     "popular": {"kind": "popular", "window_days": 1},
     "together": {"kind": "co_visitation", "shrinkage": 0.0},
     "near": {"kind": "item_vector", "column": "content"},
+    "weights": {"kind": "ease", "regularization": 1.0},
+    "factors": {"kind": "als", "factors": 4},
 }
 NEW = 100
 """An item that is new on the second day; its topic is that of the even items."""
@@ -94,7 +96,7 @@ def test_refresh_refits_counting_sources(log: Log, tmp_path: Path) -> None:
     fitted_ids, refreshed_ids = retrieve_ids(Retriever.open(tmp_path / "fitted"), 0), retrieve_ids(shop.refresh(), 0)
     assert NEW not in {item for lists in fitted_ids.values() for item in lists[0]}
     assert refreshed_ids["popular"] == [[0, NEW]]  # of the newest day
-    assert NEW in refreshed_ids["together"][0] and NEW in refreshed_ids["near"][0] and NEW in refreshed_ids["all"][0]
+    assert all(NEW in refreshed_ids[name][0] for name in ("together", "near", "weights", "factors", "all"))
     retriever = Retriever.open(tmp_path / "refreshed")
     assert (retriever.facts["last_day"], retriever.facts["items"]) == ("2026-03-02", 12)
     assert retriever.catalogue.ids[int(retriever.find_recent_items(pl.Series([0]))[0, 0])] == NEW

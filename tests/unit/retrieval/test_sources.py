@@ -8,10 +8,14 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 from retrieval_log import Log, Row, declared, fit_data
+from scipy.sparse import csr_array
 
 from shortlist.contracts import DataError
-from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, SourceKind
+from shortlist.slates.retrieval.source import ROW, USER_NUMBER, FitInputs, Queries, RankedItems, SourceKind
+from shortlist.slates.retrieval.sources import als
+from shortlist.slates.retrieval.sources.als import Als, solve_factors
 from shortlist.slates.retrieval.sources.co_visitation import CoVisitation
+from shortlist.slates.retrieval.sources.ease import Ease, ease_weights
 from shortlist.slates.retrieval.sources.item_vector import ItemVector
 from shortlist.slates.retrieval.sources.popular import Popular
 from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS
@@ -100,6 +104,81 @@ def test_older_recent_items_count_less(log: Log, tmp_path: Path) -> None:
     assert ranked.scores[0, :2].tolist() == pytest.approx([1.0, 0.5])
 
 
+def planted_groups(users: int = 40) -> list[Row]:
+    """Two groups of users, each of which takes five of eight items of its own."""
+    random = np.random.default_rng(5)
+    return [
+        click(user, int(item) + (10 if user % 2 else 50), 0)
+        for user in range(users)
+        for item in random.choice(8, 5, replace=False)
+    ]
+
+
+def test_ease_weights_are_those_of_a_ridge_regression_of_every_item_on_the_others() -> None:
+    random = np.random.default_rng(1)
+    user_items = (random.random((60, 7)) < 0.4).astype(float)
+    weights = ease_weights(csr_array(user_items), 3.0)
+    for item in range(7):
+        others = [other for other in range(7) if other != item]
+        x, y = user_items[:, others], user_items[:, item]
+        expected = np.linalg.solve(x.T @ x + 3.0 * np.eye(6), x.T @ y)
+        np.testing.assert_allclose(weights[others, item], expected, atol=1e-10)
+    assert (np.diag(weights) == 0).all()
+
+
+def test_ease_keeps_the_largest_weights_of_the_most_taken_items_and_sums_them(log: Log, tmp_path: Path) -> None:
+    rows = [*planted_groups(), click(99, 77, 0)]  # item 77 is taken by one user alone
+    inputs = fit_data(log.write(rows), declared(), 0)
+    queries = make_queries(inputs, [1, 2, 3, 4], [[10, 11], [50], [], [77]])
+    ranked = fitted(Ease(kind="ease", regularization=2, fitted_items=16), inputs, tmp_path / "all", queries, 20)
+    # No user took items of both groups: their weights are 0, and are not kept.
+    assert [{*line} for line in ids(inputs, ranked)] == [{*range(10, 18)}, {*range(51, 58)}, set(), set()]
+    taken = inputs.taken_items(inputs.days)
+    weights = ease_weights(
+        csr_array((np.ones(taken.height), (taken[USER_NUMBER].to_numpy(), taken[ROW].to_numpy()))), 2.0
+    )
+    rows = inputs.catalogue.find_rows(pl.Series([10, 11]))
+    np.testing.assert_allclose(ranked.scores[0, :8], np.sort(weights[rows].sum(axis=0)[:8])[::-1], rtol=1e-3)
+    few = Ease(kind="ease", regularization=2, fitted_items=16, neighbours=3)
+    kept = fitted(few, inputs, tmp_path / "few", queries, 20)
+    largest = sorted(ranked.scores[1, :7].tolist(), key=abs, reverse=True)[:3]
+    assert sorted(kept.scores[1, :3].tolist(), reverse=True) == sorted(largest, reverse=True)
+    assert kept.items[1, 3] == -1
+
+
+def test_als_factors_minimise_the_weighted_squared_error() -> None:
+    random = np.random.default_rng(2)
+    items = random.normal(size=(9, 3)).astype(np.float32)
+    lists = np.array([[0, 4, 7], [2, -1, -1], [-1, -1, -1]], np.int32)
+    solved = solve_factors(lists, items, items.T @ items, 0.2, 0.05)
+
+    def loss(user: int, factors: np.ndarray) -> float:
+        taken = items[lists[user][lists[user] >= 0]]
+        weights = len(taken) + 0.2 * len(items)
+        fit = ((taken @ factors - 1) ** 2).sum() + 0.2 * ((items @ factors) ** 2).sum()
+        return float(fit + 0.05 * weights * (factors**2).sum())
+
+    for user in range(2):
+        best = loss(user, solved[user].astype(float))
+        for number in range(3):
+            for step in (-0.01, 0.01):
+                assert loss(user, solved[user] + step * np.eye(3)[number]) > best
+    assert (solved[2] == 0).all()
+
+
+def test_als_finds_the_items_of_the_group_whatever_the_size_of_a_block(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = fit_data(log.write(planted_groups()), declared(), 0)
+    queries = make_queries(inputs, [1, 2, 3], [[10, 11], [50], []])
+    source = Als(kind="als", factors=2, passes=8)
+    ranked = fitted(source, inputs, tmp_path / "whole", queries, 8)
+    assert [{*line} for line in ids(inputs, ranked)] == [{*range(10, 18)}, {*range(50, 58)}, set()]
+    monkeypatch.setattr(als, "_BLOCK_NUMBERS", 8)  # a list at a time, and of it two members
+    in_pieces = fitted(source, inputs, tmp_path / "pieces", queries, 8)
+    np.testing.assert_allclose(in_pieces.scores[:2], ranked.scores[:2], rtol=1e-3)
+
+
 ITEMS = {
     "item_id": [10, 20, 30, 40],
     "topic": ["a", "a", "b", "b"],
@@ -124,7 +203,11 @@ def test_item_vector_without_vectors_is_an_error(log: Log, tmp_path: Path) -> No
         ItemVector(kind="item_vector", column="content").fit(inputs, tmp_path)
 
 
-@pytest.mark.parametrize("source", [Popular(kind="popular"), CoVisitation(kind="co_visitation")])
+@pytest.mark.parametrize(
+    "source",
+    [Popular(kind="popular"), CoVisitation(kind="co_visitation"), Ease(kind="ease"), Als(kind="als")],
+    ids=lambda source: source.kind,
+)
 def test_a_log_without_positives_is_refused(source: SourceKind, log: Log, tmp_path: Path) -> None:
     inputs = fit_data(log.write([click(1, 10, 0, label=0)]), declared(), 0)
     with pytest.raises(DataError, match=r"no positive row|no user has two positive items"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -19,18 +19,16 @@ from shortlist.slates.retrieval.source import (
     RankedItems,
     Scores,
     Source,
-    SourceKind,
+    WindowedSourceKind,
     group_rows,
     top_positions,
 )
-from shortlist.spec.data import Data
-from shortlist.spec.retrieval import check_days
 
 _NEIGHBOUR, _WEIGHT, _POSITION = "other_row", "weight", "place"
 _STARTS, _ITEMS, _SCORES = "starts.npy", "items.npy", "scores.npy"
 
 
-class CoVisitation(SourceKind):
+class CoVisitation(WindowedSourceKind):
     """Neighbours of a user's recent items, by the users who took both."""
 
     kind: Literal["co_visitation"]
@@ -44,13 +42,6 @@ class CoVisitation(SourceKind):
     count less."""
     decay: float = Field(default=0.9, gt=0.0, le=1.0)
     """Weight of the next older of a user's recent items, relative to the newer one."""
-    window_days: int | None = Field(default=None, ge=1, le=3_650)
-    """Number of newest days whose positives count; null: all."""
-
-    def check(self, data: Data) -> None:
-        """Check the clock; see `SourceSection.check`."""
-        if self.window_days is not None:
-            check_days(data, "window_days")
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Count pairs day by day, and write each item's neighbours."""
@@ -67,15 +58,12 @@ class CoVisitation(SourceKind):
             .group_by(ROW, maintain_order=True)
             .head(self.neighbours)
         )
-        sizes = np.bincount(scored[ROW].to_numpy(), minlength=inputs.catalogue.size)
-        np.save(folder / _STARTS, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        np.save(folder / _ITEMS, scored[_NEIGHBOUR].to_numpy().astype(np.int32))
-        np.save(folder / _SCORES, scored[_WEIGHT].to_numpy().astype(np.float32))
+        items, scores = scored[_NEIGHBOUR].to_numpy(), scored[_WEIGHT].to_numpy()
+        write_neighbours(folder, np.bincount(scored[ROW].to_numpy(), minlength=inputs.catalogue.size), items, scores)
 
     def load(self, folder: Path) -> Neighbours:
         """Return the neighbours in a folder."""
-        starts, items, scores = (open_mapped_array(folder / name) for name in (_STARTS, _ITEMS, _SCORES))
-        return Neighbours(starts, items, scores, self.decay)
+        return Neighbours.open(folder, self.decay)
 
     def _count_pairs(self, inputs: FitInputs) -> tuple[pl.DataFrame, np.ndarray]:
         """Return the weights of all pairs, in both directions, and the number of positives of every item."""
@@ -123,6 +111,17 @@ class Neighbours(Source):
     def __init__(self, starts: NDArray[np.int64], items: Rows, scores: Scores, decay: float) -> None:
         self._starts, self._items, self._scores, self._decay = starts, items, scores, decay
 
+    @classmethod
+    def open(cls, folder: Path, decay: float) -> Self:
+        """Return the neighbours that `write_neighbours` wrote, mapped into memory.
+
+        Args:
+            folder: The folder.
+            decay: Weight of the next older of a user's recent items, relative to the newer one.
+        """
+        starts, items, scores = (open_mapped_array(folder / name) for name in (_STARTS, _ITEMS, _SCORES))
+        return cls(starts, items, scores, decay)
+
     def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
         """Return the neighbours of recent items, their scores summed; none for a user without recent items."""
         ranked = RankedItems(
@@ -148,6 +147,22 @@ class Neighbours(Source):
         items, positions, groups = group_rows(self._items[neighbour_positions])
         scores = self._scores[neighbour_positions] * np.repeat(weights, counts)
         return items, np.bincount(groups, scores[positions], len(items))
+
+
+def write_neighbours(
+    folder: Path, counts: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]], scores: NDArray[np.floating[Any]]
+) -> None:
+    """Write the neighbours of every item into a folder.
+
+    Args:
+        folder: The folder.
+        counts: Number of neighbours of every item, by row number.
+        items: Row numbers of the neighbours, those of one item after those of the item before.
+        scores: Their scores, same shape.
+    """
+    np.save(folder / _STARTS, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    np.save(folder / _ITEMS, items.astype(np.int32))
+    np.save(folder / _SCORES, scores.astype(np.float32))
 
 
 def recent_weights(recent: Rows, decay: float) -> Scores:

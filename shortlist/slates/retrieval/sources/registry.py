@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from shortlist.slates.retrieval.source import SourceKind
+from shortlist.slates.retrieval.sources.als import Als
 from shortlist.slates.retrieval.sources.co_visitation import CoVisitation
+from shortlist.slates.retrieval.sources.ease import Ease
 from shortlist.slates.retrieval.sources.item_vector import ItemVector
 from shortlist.slates.retrieval.sources.popular import Popular
 from shortlist.slates.retrieval.sources.sequence import SequenceSource
@@ -18,6 +20,8 @@ SOURCE_KINDS: Final = Registry[type[SourceKind]](
         "popular": Popular,
         "co_visitation": CoVisitation,
         "item_vector": ItemVector,
+        "ease": Ease,
+        "als": Als,
         "two_tower": TwoTower,
         "sequence": SequenceSource,
     },
