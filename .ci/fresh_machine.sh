@@ -5,6 +5,7 @@
 # Usage: .ci/fresh_machine.sh [debian|pythons]    default: both
 #        .ci/fresh_machine.sh tests               make test on the minimal Debian: a quarter of an hour
 #   ROOT=/tmp/shortlist-debian   where the minimal system lies; made when it is not there
+#   VERSIONS="3.12 3.13"         the other versions of Python
 set -euo pipefail
 . "$(dirname "$0")/minimal_debian.sh"
 checkout=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
@@ -75,7 +76,7 @@ try_debian_tests() {
 
 # Only the package index: no folder of wheels, no further index.
 try_pythons() {
-  for version in 3.12 3.13; do
+  for version in ${VERSIONS:-3.12 3.13}; do
     local python
     python=$(ls -d "$HOME"/.pyenv/versions/"$version".*/bin/python "/usr/bin/python$version" 2> /dev/null | head -n 1 || true)
     if [ -z "$python" ]; then echo "== Python $version: skipped, this machine has none"; continue; fi

@@ -34,11 +34,15 @@ SHIPPED = Path(__file__).parents[2] / "pipelines/specs/loop.yaml"
 SLATES = 400
 
 
-def small(value: str = "score") -> Spec:
-    """The shipped loop in a small world of four live days; the tastes of all users change on the third one."""
+def small(value: str = "score", days: int = 11) -> Spec:
+    """The shipped loop in a small world, live from its eighth day; on the last but one the tastes of all users change.
+
+    The log has as many rows a day, however many days there are.
+    """
     spec: dict[str, Any] = yaml.safe_load(SHIPPED.read_text())
-    tastes = {"kind": "changed_tastes", "from_day": 10, "strength": 1.0}
-    spec["data"]["source"] |= {"rows": 24_000, "users": 300, "items": 120, "days": 12, "taste": 3.0, "drifts": [tastes]}
+    tastes = {"kind": "changed_tastes", "from_day": days - 2, "strength": 1.0}
+    sizes = {"rows": 2_000 * days, "users": 300, "items": 120, "days": days, "taste": 3.0}
+    spec["data"]["source"] |= sizes | {"drifts": [tastes]}
     spec["data"]["rules"] = {"min_volume_ratio": 0}
     del spec["retrieval"]["sources"]["towers"]
     spec["retrieval"] |= {"candidates": 80, "simulated_requests": 50}
@@ -56,28 +60,28 @@ def test_a_loop_learns_from_what_its_users_click(tmp_path: Path) -> None:
     written = read_json(tmp_path / "runs" / "latest" / "loop.json")
     assert [day["policy"] for day in written["days"][:5]] == list(POLICIES)
     assert written == lived.model_dump(mode="json")
-    assert len(lived.rewards("loop")) == 4
+    assert len(lived.rewards("loop")) == 3
     for best, loop, chance in zip(
         *(lived.rewards(policy) for policy in ("best_possible", "loop", "chance")), strict=True
     ):
         assert chance < loop <= best
     assert lived.rewards("loop")[0] == lived.rewards("frozen")[0]  # the same release
     assert lived.rewards("loop")[-1] > lived.rewards("frozen")[-1]  # which does not know the new tastes
-    assert [event.kind for event in lived.events].count("refreshed") == 3
+    assert [event.kind for event in lived.events].count("refreshed") == 2
     assert any(event.kind == "changed_tastes" for event in lived.events)
     assert 0 <= lived.exploration_cost < 0.05
 
 
 def test_a_broken_release_is_seen_to_earn_less(tmp_path: Path) -> None:
     """No gate of this spec reads the value of slates, so that the worst order is promoted; its reward shows it."""
-    loop = LivedLoop(small(), tmp_path, SLATES)
+    loop = LivedLoop(small(days=12), tmp_path, SLATES)
     loop.begin()
     loop.live(8)
     _check_batches_equal_single_requests(loop)
     _check_windows(loop)
     batch = CollectedLog.open(loop.context.stores, "loop").batches()[-1]
     assert batch.counts.requests == loop.summary().days[0].slates
-    loop.spec = small("-score")
+    loop.spec = small("-score", days=12)
     loop.pass_night(8)
     loop.live(9)
     sound, broken = (_day(loop.summary(), number) for number in (8, 9))
