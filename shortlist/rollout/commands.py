@@ -222,7 +222,7 @@ class RolloutCommands:
                 policy=self._policy,
                 labels=self._guarded_labels,
                 returning=returning,
-                served_before=candidate in self._rollouts.served_versions(),
+                served_before=not returning or candidate in self._rollouts.served_versions(),
                 notices=notices,
             )
         )

@@ -204,10 +204,13 @@ class Rollouts:
         return (self.read(rollout) for rollout in reversed(self.ids()))
 
     def served_versions(self) -> list[int]:
-        """Return the versions that served all users, each once, the last one first."""
+        """Return the versions that served all users, each once, the last one first; unreadable records are left out."""
         versions: dict[int, None] = {}
-        for record in self.newest_first():
-            state = record.state
+        for rollout in reversed(self.ids()):
+            try:
+                state = self.read(rollout).state
+            except IntegrityError:  # a rollback must not fail because of an old record
+                continue
             if state.phase is Phase.PROMOTED:
                 versions.setdefault(state.candidate)
             if state.former is not None:

@@ -949,6 +949,9 @@ def test_a_rollback_names_the_versions_that_served_before(world: World) -> None:
     world.models.add(3)
     world.roll_out().canary()
     world.roll_out().canary(3)
+    unreadable = world.rollouts.folder / world.rollouts.new_id()
+    unreadable.mkdir()
+    (unreadable / "state.json").write_text("{}")
     line = ".venv/bin/shortlist rollback demo --version 2 returns to a version by its number (served before: 2, 1)"
     assert describe_older_versions(world.rollouts, 3) == line
 
