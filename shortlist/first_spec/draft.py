@@ -62,6 +62,8 @@ class SpecDraft:
     determines them, or they differ among the items of a request."""
     unused: set[str] = field(default_factory=set)
     """Columns of the log that become no feature, by their source names."""
+    in_tables: set[str] = field(default_factory=set)
+    """Columns of the log that are taken from a side table instead, by their source names."""
     user_returns: bool = False
     """Whether users come back on other days, with so few rows that the newest day is much of what is known."""
     young_share: float = 0.0
@@ -73,8 +75,8 @@ class SpecDraft:
 
     @property
     def columns(self) -> list[ColumnProfile]:
-        """The log's columns that are declared: all but the clock."""
-        return [column for column in self.log.columns if column.source != self.clock]
+        """The log's columns that are declared: all but the clock, and those that are taken from a side table."""
+        return [column for column in self.log.columns if column.source not in (self.clock, *self.in_tables)]
 
     @property
     def total_rows(self) -> int:

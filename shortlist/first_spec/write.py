@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
+
+import polars as pl
 
 from shortlist.contracts import DataError
 from shortlist.data.log_notices import AHEAD_AFTER
@@ -34,6 +37,9 @@ _MIN_CONSTANT_SHARE: Final = 0.98
 _MIN_SLATE_ROWS: Final = 2.0
 """Fewest rows per request, on average, that are worth comparing."""
 _LEAK_PATTERN: Final = re.compile(r"column '(?P<name>\w+)' alone orders the labels")
+_MIN_EQUAL_SHARE: Final = 0.99
+_MIN_COPY_SHARE: Final = 0.8
+"""Share of equal values from which on two columns of one name are copies."""
 _MIN_UNUSUAL_DAYS: Final = 3
 _MIN_UNUSUAL_SHARE: Final = 0.15
 _LEAST_MAX_RATIO: Final = 5.0
@@ -210,6 +216,55 @@ def _add_sides(draft: SpecDraft, side_tables: list[TableSample]) -> None:
             draft.left_out[table.path] = f"its key {source} is known only after the impression"
             continue
         draft.sides.append(SideTableDraft(table, _table_name(table, draft), source, coverage))
+    for side in draft.sides:
+        if draft.log.form.header and side.table.form.header:
+            _keep_one_copy(draft, side)
+
+
+def _keep_one_copy(draft: SpecDraft, side: SideTableDraft) -> None:
+    """Take a column that both the log and a table hold from one of them.
+
+    It is the table where the values are the same and all rows find theirs: requests need not send it, and items without
+    rows have it. It is the log where some values differ: these are of the time of the row. Columns whose values mostly
+    differ have the same name and another meaning, and both are kept.
+    """
+    keys = {other.table.column(other.key).name for other in draft.sides}
+    log_columns = {column.name: column for column in draft.columns}
+    key = side.table.column(side.key)
+    for column in side.table.columns:
+        log_column = log_columns.get(column.name)
+        if log_column is None or column.name in keys or log_column.source in draft.roles | draft.outcomes.keys():
+            continue
+        equal_share = _equal_share((log_columns[key.name], log_column), (key, column))
+        if equal_share < _MIN_COPY_SHARE:
+            continue
+        comparison = f"also in {side.name}, with the same value in {equal_share:.0%} of the rows that find it"
+        if min(equal_share, side.coverage) >= _MIN_EQUAL_SHARE:
+            draft.in_tables.add(log_column.source)
+            draft.comments[log_column.source] = f"{comparison}: taken from there"
+        else:
+            columns = tuple(other for other in side.table.columns if other is not column)
+            side.table = replace(side.table, columns=columns)
+            draft.comments[log_column.source] = f"{comparison}: taken from the log"
+
+
+def _equal_share(
+    log_columns: tuple[ColumnProfile, ColumnProfile], side_columns: tuple[ColumnProfile, ColumnProfile]
+) -> float:
+    """Return the share of equal values of a log and of a table, of the rows that find theirs; 0 for other types.
+
+    Args:
+        log_columns: Key and column of the log.
+        side_columns: Key and column of the table.
+    """
+    if log_columns[1].type != side_columns[1].type or log_columns[1].values.dtype.is_nested():
+        return 0.0
+    log, side = (
+        pl.DataFrame({"key": key.values.cast(pl.String), "value": column.values.cast(pl.String)})
+        for key, column in (log_columns, side_columns)
+    )
+    pairs = log.join(side.unique("key", keep="any"), on="key")
+    return float(pairs["value"].eq_missing(pairs["value_right"]).mean() or 0)  # type: ignore[arg-type]
 
 
 def _check_left_out(tables: Sequence[TableSample], draft: SpecDraft, limit: float) -> None:

@@ -194,6 +194,34 @@ def packed(folder: Path, frame: pl.DataFrame, day: date) -> None:
     (folder / f"clicks {day:%b %d}.csv.gz").write_bytes(gzip.compress(frame.write_csv().encode()))
 
 
+def test_a_column_that_the_log_and_a_table_share_is_taken_from_one_of_them(tmp_path: Path) -> None:
+    log = clicks().with_columns(
+        price=pl.col("item_id") + pl.when(pl.int_range(pl.len()) % 10 == 0).then(1.5).otherwise(0.5),  # it changes
+        size=pl.col("item_id") % 11,
+    )
+    log.write_csv(tmp_path / "log.csv")
+    numbers = pl.int_range(1, 121, eager=True)
+    items = pl.DataFrame({"item_id": numbers, "category": [f"c{item % 7}" for item in range(1, 121)]})
+    items = items.with_columns(price=numbers + 0.5, size=(numbers + 5) % 11, brand=numbers % 13)
+    items.write_csv(tmp_path / "items.csv")
+    devices = pl.DataFrame({"device": ["ios", "android", "web"], "size": [1, 2, 3]})  # another meaning
+    devices.write_csv(tmp_path / "devices.csv")
+    draft, written, spec = first_spec(tmp_path)
+    table = next(table for table in spec.data.side_tables if table.name == "items")
+    assert {column.name for table in spec.data.side_tables for column in table.columns} > {"device", "devices_size"}
+    assert [column.name for column in table.columns] == ["item_id", "category", "items_size", "brand"]
+    assert {"price", "size"} < {column.name for column in spec.data.columns}
+    assert "category" not in {column.name for column in spec.data.columns}
+    assert (
+        draft.comments["category"] == "also in items, with the same value in 100% of the rows that find it: taken"
+        " from there"
+    )
+    assert (
+        "price, type: number}   # also in items, with the same value in 90% of the rows that find it: taken from"
+        in (written.text)
+    )
+
+
 @pytest.mark.parametrize("write", [in_months, beside_items, packed])
 def test_files_of_later_days_are_read_without_another_spec(
     write: Callable[[Path, pl.DataFrame, date], None], tmp_path: Path
