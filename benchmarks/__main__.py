@@ -31,9 +31,9 @@ from benchmarks.targets import TARGETS, Row, summary
 PROGRAMS: Final = ("features", "loader", "xgboost_matrices", "train", "serve", "memory", "overhead")
 """Together under twenty minutes on two cores; the others take longer, or promise no speed."""
 FURTHER_PROGRAMS: Final = (
-    "candidates", "drift", "events", "freshness", "gpu", "growth", "hostile", "index", "judge", "kills", "list_metrics",
-    "month", "overload", "recommend", "sequences", "simulate", "simulate_slates", "soak", "soak_faults", "two_tower",
-    "value",
+    "candidates", "drift", "events", "freshness", "gpu", "growth", "hostile", "index", "judge", "kills", "kuairand",
+    "list_metrics", "month", "overload", "recommend", "sequences", "simulate", "simulate_slates", "soak", "soak_faults",
+    "two_tower", "value",
 )  # fmt: skip
 """Run by their name only."""
 PEERS: Final = {"features": "peers", "recommend": "peers-recommend", "sequences": "peers-sequences"}

@@ -160,7 +160,9 @@ class Ledger:
 
     def _failure_reasons(self) -> list[dict[str, Any]]:
         """Return status, message and number of the failed and refused requests, of the first distinct ones."""
-        counts = Counter((entry.status, entry.error) for entry in self.entries if entry.status not in (200, OPEN))
+        counts = Counter(
+            (request.status, request.error) for request in self.entries if request.status not in (200, OPEN)
+        )
         first = islice(counts.items(), _MAX_REASONS)
         return [{"status": status, "message": message, "requests": count} for (status, message), count in first]
 

@@ -45,7 +45,7 @@ def lost(live: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("program", ["server-v{}", "server-v{}-2", "triton-v{}", "triton-v{}-2"])
+@pytest.mark.parametrize("program", ["server-v{}", "triton-v{}-2"])
 def test_a_killed_process_of_two_replicas_loses_no_request(doubled: Any, program: str) -> None:
     name = program.format(doubled.champion)
     doubled.comes_back(name, doubled.kill(name))
