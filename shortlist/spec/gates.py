@@ -232,10 +232,10 @@ class Gates(ExportLimits):
             yield from (name for name in compile_expression(declared.where).columns if name not in COLD_COLUMNS)
         yield from self.query_columns(data)
 
-    def query_columns(self, data: Data) -> Iterator[str]:
+    def query_columns(self, log: Data) -> Iterator[str]:
         """Yield the declared columns that queries read."""
         query_terms = {term for query in self.queries.values() for term in re.findall(r"\w+", query.sql.lower())}
-        yield from (name for name in data.by_name if name.lower() in query_terms)
+        yield from (name for name in log.by_name if name.lower() in query_terms)
 
 
 def gate_column_checks(gates: Gates, data: Data) -> Iterator[Check]:
