@@ -78,14 +78,15 @@ def _iter_places(
         diversity = ordering.diversity.utilities(likeness, values)
     free = np.ones(len(values), np.bool_)
     free[list(pinned)] = False
+    draw = ordering.explore.draw_probabilities(candidates) if ordering.explore else None
     for place, row in enumerate(rows, start=1):
         if row in pinned:
             yield _PlaceProbabilities()
         else:
             allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
-            yield _place_probabilities(
-                ordering, (values if diversity is None else diversity.marginal)[allowed], allowed == row
-            )
+            utilities = values if diversity is None else diversity.marginal
+            drawn = np.ones(len(allowed)) if draw is None or not len(allowed) else draw(allowed, utilities)
+            yield _place_probabilities(utilities[allowed], drawn, allowed == row)
             for limit in limits:
                 limit.add(row, place)
         free[row] = False
@@ -93,9 +94,15 @@ def _iter_places(
             diversity.add(row)
 
 
-def _place_probabilities(ordering: Ordering, utilities: np.ndarray, is_shown: np.ndarray) -> _PlaceProbabilities:
+def _place_probabilities(utilities: np.ndarray, drawn: np.ndarray, is_shown: np.ndarray) -> _PlaceProbabilities:
+    """Return the probabilities of one place.
+
+    Args:
+        utilities: Utilities of the allowed candidates.
+        drawn: Probability of each where the slate is drawn.
+        is_shown: Whether each is the shown one.
+    """
     if not is_shown.any():
         return _PlaceProbabilities(0.0, 0.0, is_best=False)
     best = int(np.argmax(utilities))
-    probabilities = ordering.explore.probabilities(utilities) if ordering.explore else np.ones(len(utilities))
-    return _PlaceProbabilities(float(probabilities[is_shown][0]), float(probabilities[best]), bool(is_shown[best]))
+    return _PlaceProbabilities(float(drawn[is_shown][0]), float(drawn[best]), bool(is_shown[best]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Section
-from shortlist.system.row_expressions import ExpressionError
+from shortlist.system.row_expressions import ExpressionError, compile_expression, parse_expression
 
 
 class PlaceLimit(Protocol):
@@ -141,6 +141,34 @@ class Diversity(Section):
         """
 
 
+class NewItems(Section):
+    """Items of which too little is known, and the exposure that they get all the same."""
+
+    where: str = Field(min_length=1)
+    """Condition on the columns of candidates, in SQL, such as `days_listed < 7`."""
+    min_share: float = Field(gt=0, le=1)
+    """Least probability that a place of a drawn slate goes to one of them while one is allowed there."""
+
+    def raised(self, probabilities: np.ndarray, is_new: np.ndarray) -> np.ndarray:
+        """Return probabilities in which those of new items sum to `min_share` or more.
+
+        The ratios within the two groups stay as they are; where new items have none, they share it alike.
+
+        Args:
+            probabilities: Of the allowed candidates, float64, shape (n_allowed,), sum to 1.
+            is_new: Whether each is new, bool, same shape.
+        """
+        share_of_new = float(probabilities[is_new].sum())
+        if share_of_new >= self.min_share or not is_new.any() or is_new.all():
+            return probabilities
+        raised = probabilities * np.where(is_new, 0.0, (1.0 - self.min_share) / (1.0 - share_of_new))
+        if share_of_new > 0:
+            raised[is_new] = probabilities[is_new] * (self.min_share / share_of_new)
+        else:
+            raised[is_new] = self.min_share / is_new.sum()
+        return raised
+
+
 class Exploration(Section):
     """An exploration: places are drawn with known probabilities, so that others than the best are shown."""
 
@@ -149,6 +177,8 @@ class Exploration(Section):
     max_cost: float | None = Field(default=None, gt=0, le=1)
     """Largest share of the slates' expected label that drawing may cost, over all slates; the gate `slates` holds above
     it, and monitoring pages a person where live slates are above it. null: no limit."""
+    new_items: NewItems | None = None
+    """A minimum for items of which little is known; null: they get what their values bring."""
 
     @abstractmethod
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:
@@ -160,6 +190,35 @@ class Exploration(Section):
         Returns:
             Float64, shape (n_allowed,), sums to 1.
         """
+
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check the condition of new items against the columns of candidates.
+
+        Raises:
+            ExpressionError: It does not fit them.
+        """
+        if self.new_items is not None:
+            parse_expression(self.new_items.where, types, "condition")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of candidates that the exploration reads."""
+        return () if self.new_items is None else compile_expression(self.new_items.where).columns
+
+    def draw_probabilities(self, candidates: pl.DataFrame) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Return the function that gives the probabilities of a place.
+
+        It takes the rows of the allowed candidates, and the utilities of all, and returns the probability with which
+        each allowed candidate takes the place; shape (n_allowed,).
+
+        Args:
+            candidates: One row per candidate.
+        """
+        new_items = self.new_items
+        if new_items is None:
+            return lambda allowed, utilities: self.probabilities(utilities[allowed])
+        is_new = compile_expression(new_items.where).evaluate_condition(candidates)
+        return lambda allowed, utilities: new_items.raised(self.probabilities(utilities[allowed]), is_new[allowed])
 
     def place_probabilities(self, values: np.ndarray, rows: np.ndarray, places: int) -> np.ndarray | None:
         """Return the probability of some candidates at each place of drawn slates, over all draws.

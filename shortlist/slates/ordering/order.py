@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from shortlist.slates.ordering.base import Likeness, Utilities
+from shortlist.slates.ordering.base import Exploration, Likeness, Utilities
 from shortlist.slates.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 from shortlist.system.row_expressions import compile_expression, parse_expression
@@ -74,15 +74,16 @@ def check_ordering(ordering: Ordering, types: Mapping[str, pl.DataType]) -> None
     parse_expression(ordering.value, types, "number")
     for rule in ordering.rules:
         rule.check(types)
-    if ordering.diversity is not None:
-        ordering.diversity.check(types)
+    for part in (ordering.diversity, ordering.explore):
+        if part is not None:
+            part.check(types)
 
 
 def columns_read(ordering: Ordering) -> tuple[str, ...]:
     """Return the columns of candidates that a section reads, each once."""
     formula = compile_expression(ordering.value).columns
-    diversity = () if ordering.diversity is None else ordering.diversity.reads
-    return tuple(dict.fromkeys(chain(formula, *(rule.reads for rule in ordering.rules), diversity)))
+    further = [part.reads for part in (ordering.diversity, ordering.explore) if part is not None]
+    return tuple(dict.fromkeys(chain(formula, *(rule.reads for rule in ordering.rules), *further)))
 
 
 def compute_values(candidates: pl.DataFrame, ordering: Ordering) -> np.ndarray:
@@ -184,7 +185,7 @@ class _Filling:
                 best = int(np.argmax(allowed_utilities))
                 index, propensity = best, 1.0
                 if explore is not None:
-                    probabilities = explore.probabilities(allowed_utilities)
+                    probabilities = self._draw_probabilities(allowed, utilities.marginal)
                     if draws is not None:
                         index = _draw(probabilities, draws)
                     probability_above = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
@@ -241,6 +242,7 @@ class _Filling:
         assert explore is not None
         if (
             ordering.diversity is None
+            and explore.new_items is None
             and not self._pins
             and all(rule.limit(self.candidates) is None for rule in ordering.rules)
         ):
@@ -258,6 +260,12 @@ class _Filling:
         """The rows that are placed where nothing is drawn."""
         rows, *_ = self.fill(None)
         return rows
+
+    @cached_property
+    def _draw_probabilities(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        explore: Exploration | None = self.ordering.explore
+        assert explore is not None
+        return explore.draw_probabilities(self.candidates)
 
     @cached_property
     def _pins(self) -> dict[int, int]:

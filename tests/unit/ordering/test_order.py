@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from scipy.stats import chisquare
 
 from shortlist.contracts import ShortlistError
+from shortlist.slates.ordering.base import NewItems
 from shortlist.slates.ordering.likeness import likeness_by
-from shortlist.slates.ordering.order import check_ordering, columns_read, order
+from shortlist.slates.ordering.order import check_ordering, columns_read, compute_values, order
+from shortlist.slates.probabilities import slate_probabilities
 from shortlist.spec.ordering import Ordering
 
 
@@ -170,6 +172,8 @@ _EXPLORING = [
     {"kind": "gumbel", "temperature": 0.2},
     {"kind": "gumbel", "temperature": 0.2, "share": 0.4},
     {"kind": "epsilon", "epsilon": 0.3, "share": 0.6},
+    {"kind": "gumbel", "temperature": 0.2, "new_items": {"where": "creator = 2", "min_share": 0.6}},
+    {"kind": "epsilon", "epsilon": 0.3, "share": 0.6, "new_items": {"where": "creator = 2", "min_share": 0.4}},
 ]
 
 
@@ -184,6 +188,9 @@ def test_propensities_are_the_frequencies_of_slates(explore: dict) -> None:
         slate = order(candidates, section, 2, f"request {request}")
         counts[tuple(slate.rows.tolist())] += 1
         probability[tuple(slate.rows.tolist())] = float(slate.propensities.prod())
+        if request < 50:  # what checks of slates compute from the values is what was drawn by
+            computed = slate_probabilities(candidates, compute_values(candidates, section), section, slate.rows, {})
+            np.testing.assert_allclose(computed.of_slate, np.cumprod(slate.propensities))
     allowed = [pair for pair in itertools.permutations(range(4), 2) if set(pair) != {0, 1}]
     assert sorted(counts) == sorted(allowed)
     assert sum(probability.values()) == pytest.approx(1.0)
@@ -223,8 +230,39 @@ def test_propensities_of_places_are_sums_over_slates(explore: dict, limits: dict
             assert (np.abs(gap) <= logged.errors + 1e-9).all()
     assert abs(np.mean(gaps)) <= 4 * np.sqrt(np.mean(np.square(errors)) / len(gaps)) + 1e-5
     assert np.mean(np.abs(gaps) <= 3 * np.array(errors) + 1e-5) > 0.9
-    if explore["kind"] == "gumbel" and not limits:  # the closed form is exact
+    if explore["kind"] == "gumbel" and "new_items" not in explore and not limits:  # the closed form is exact
         assert max(errors) == 0
+
+
+def test_new_items_get_their_declared_share_of_drawn_places() -> None:
+    candidates = _candidates([0.9, 0.8, 0.1, 0.05], days_listed=[40, 50, 2, 3])
+    explore = {"kind": "gumbel", "temperature": 0.02, "share": 0.5}
+    minimum = {"where": "days_listed < 7", "min_share": 0.3}
+    shares = []
+    for section in (_ordering(explore=explore), _ordering(explore=explore | {"new_items": minimum})):
+        assert columns_read(section) == (("score",) if section.explore.new_items is None else ("score", "days_listed"))
+        slates = [order(candidates, section, 1, f"request {number}") for number in range(2_000)]
+        drawn = [slate for slate in slates if slate.explored]
+        shares.append(np.mean([slate.rows[0] >= 2 for slate in drawn]))
+        assert all(slate.rows.tolist() == [0] for slate in slates if not slate.explored)
+    assert shares[0] == 0 and abs(shares[1] - 0.3) < 4 * (0.3 * 0.7 / len(drawn)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "is_new", "expected"),
+    [
+        ([0.7, 0.2, 0.1], [False, False, True], [0.7 * 0.6 / 0.9, 0.2 * 0.6 / 0.9, 0.4]),
+        ([0.3, 0.2, 0.5], [False, False, True], [0.3, 0.2, 0.5]),  # they have more by their values
+        ([1.0, 0.0, 0.0], [False, True, True], [0.6, 0.2, 0.2]),
+        ([0.7, 0.3], [True, True], [0.7, 0.3]),
+        ([0.7, 0.3], [False, False], [0.7, 0.3]),
+    ],
+)
+def test_probabilities_of_new_items_are_raised_to_the_minimum(
+    probabilities: list[float], is_new: list[bool], expected: list[float]
+) -> None:
+    raised = NewItems(where="new", min_share=0.4).raised(np.array(probabilities), np.array(is_new))
+    np.testing.assert_allclose(raised, expected)
 
 
 def test_without_exploration_places_are_certain() -> None:
@@ -257,6 +295,10 @@ def test_columns_read_lists_the_columns_of_formula_rules_and_diversity() -> None
         ({"rules": [{"kind": "boost", "where": "price", "add": 1}]}, "gives Float64; wanted true or false"),
         ({"rules": [{"kind": "cap", "column": "vector", "most": 1, "places": 2}]}, "cap counts equal values"),
         ({"rules": [{"kind": "cap", "column": "nobody", "most": 1, "places": 2}]}, "'nobody', which is no column"),
+        (
+            {"explore": {"kind": "epsilon", "epsilon": 0.1, "new_items": {"where": "prize < 7", "min_share": 0.2}}},
+            "'prize', which is no column of candidates; did you mean 'price'",
+        ),
         ({"diversity": {"kind": "mmr", "by": "tag"}}, "'tag', which is no column of candidates; did you mean 'tags'"),
     ],
 )
