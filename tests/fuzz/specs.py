@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import schemathesis
 import yaml
 from hypothesis import strategies as st
-from schemathesis import GenerationMode
 
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.spec import Spec
 from tests.fuzz.changes import changed_tree
+
+if TYPE_CHECKING:
+    from schemathesis import GenerationMode
 
 _ROOT: Final = Path(__file__).parents[2]
 _FOLDERS: Final = ("pipelines/specs", "tests/specs/valid", "tests/specs/invalid")
@@ -46,6 +48,8 @@ _VALUES: Final = st.sampled_from((
 SECTIONS: Final = tuple(name for name in Spec.model_fields if name not in {"version", "name"})
 
 
+# What is parsed and built here takes twenty seconds of processor time, which every collection of tests would take too.
+@cache
 def _trees() -> list[dict[str, Any]]:
     loaded = []
     for text in _TEXTS:
@@ -54,6 +58,11 @@ def _trees() -> list[dict[str, Any]]:
         except (yaml.YAMLError, ValueError):
             continue
     return [json.loads(json.dumps(tree, default=str)) for tree in loaded if isinstance(tree, dict)]
+
+
+@cache
+def _valid_trees() -> list[dict[str, Any]]:
+    return [tree for tree in _trees() if is_valid(written(tree))]
 
 
 def is_valid(text: str) -> bool:
@@ -70,8 +79,16 @@ def written(tree: Any) -> str:
     return str(yaml.safe_dump(tree, allow_unicode=True, sort_keys=False))
 
 
-def section(name: str, modes: tuple[GenerationMode, ...] = tuple(GenerationMode)) -> st.SearchStrategy[Any]:
-    """Return a strategy for a section of a spec, as the schema of specs has it, or nearly."""
+@cache
+def section(name: str, modes: tuple[GenerationMode, ...] = ()) -> st.SearchStrategy[Any]:
+    """Return a strategy for a section of a spec, as the schema of specs has it, or nearly.
+
+    Args:
+        name: Name of the section.
+        modes: Whether what is drawn fits the schema or does not; empty: both.
+    """
+    import schemathesis
+
     schema = Spec.model_json_schema(ref_template="#/components/schemas/{model}")
     content = {"application/json": {"schema": schema["properties"][name]}}
     operation = {"requestBody": {"required": True, "content": content}, "responses": {"200": {"description": ""}}}
@@ -82,20 +99,22 @@ def section(name: str, modes: tuple[GenerationMode, ...] = tuple(GenerationMode)
         "paths": {"/": {"post": operation}},
     }
     drawn = schemathesis.openapi.from_dict(document)["/"]["POST"]
-    return st.one_of(*(drawn.as_strategy(mode) for mode in modes)).map(lambda case: case.body)
+    return st.one_of(*(drawn.as_strategy(mode) for mode in modes or schemathesis.GenerationMode)).map(
+        lambda case: case.body
+    )
 
 
 @st.composite
 def specs_with_changed_values(draw: st.DrawFn) -> str:
     """Draw a shipped spec with some of its values, keys or items changed."""
-    return written(draw(changed_tree(draw(st.sampled_from(_TREES)), _VALUES, most=4)))
+    return written(draw(changed_tree(draw(st.sampled_from(_trees())), _VALUES, most=4)))
 
 
 @st.composite
 def specs_with_drawn_sections(draw: st.DrawFn) -> str:
     """Draw a valid spec with keys of one section drawn from the schema."""
-    tree, name = dict(draw(st.sampled_from(_VALID_TREES))), draw(st.sampled_from(SECTIONS))
-    drawn, previous = draw(_SECTIONS[name]), tree.get(name)
+    tree, name = dict(draw(st.sampled_from(_valid_trees()))), draw(st.sampled_from(SECTIONS))
+    drawn, previous = draw(section(name)), tree.get(name)
     if isinstance(drawn, dict) and isinstance(previous, dict):
         names = draw(st.lists(st.sampled_from(sorted(drawn)), max_size=3, unique=True)) if drawn else []
         drawn = {**previous, **{key: drawn[key] for key in names}}
@@ -112,8 +131,3 @@ def specs_with_changed_text(draw: st.DrawFn) -> str:
         end = start + draw(st.sampled_from((0, 0, 1, 5, 50)))
         text = text[:start] + draw(pieces | st.sampled_from(EARLIER_FAILURES).map(lambda each: each[:200])) + text[end:]
     return text
-
-
-_TREES: Final = _trees()
-_VALID_TREES: Final = [tree for tree in _TREES if is_valid(written(tree))]
-_SECTIONS: Final = {name: section(name) for name in SECTIONS}

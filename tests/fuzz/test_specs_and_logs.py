@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, find, given, settings
 from pydantic import BaseModel
-from schemathesis import GenerationMode
 
 from shortlist.contracts import ShortlistError
 from shortlist.spec.load import SpecError, canonical_json, digest, load_spec, parse_spec
@@ -95,6 +94,8 @@ def test_a_name_for_every_key_needs_a_key(key: str) -> None:
 
 @pytest.mark.parametrize("kind", model_sections())
 def test_drawn_sections_reach_every_kind_of_model(kind: str) -> None:
+    from schemathesis import GenerationMode  # takes a second to import
+
     models = specs.section("models", (GenerationMode.POSITIVE,))
     find(
         models,
