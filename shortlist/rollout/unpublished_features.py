@@ -24,6 +24,8 @@ def describe_unpublished_features(model_folder: Path, store: FeastStoreLocation)
         model_folder: Folder of the model.
         store: Location of the published features.
     """
+    if not (model_folder / Files.PREPROCESSING).is_dir():
+        return ""  # such a model reads its inputs alone
     plan = Preprocessing.load(model_folder / Files.PREPROCESSING).plan
     steps = TensorAssembler(plan, Signature.read(model_folder / FOLDER)).requirements.steps
     looked_up = {place for step in steps for place in step.places}

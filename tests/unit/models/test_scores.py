@@ -102,5 +102,5 @@ def test_train_writes_the_model_and_its_scores_and_records_every_epoch(
 
 def test_train_needs_no_section_for_popularity(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
     record = train("popularity", None, table, runtime, tmp_path / "model", tmp_path / "scores")
-    declared = {"kind": "popularity", "role": "baseline", "calibration": "none", "labels": []}
+    declared = {"kind": "popularity", "role": "baseline", "calibration": "none", "labels": [], "weights": None}
     assert (record.params, record.features) == (declared, ())
