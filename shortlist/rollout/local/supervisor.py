@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from xml.parsers.expat import ExpatError
 
 from shortlist.serving.processes.errors import StackError, last_lines
 from shortlist.serving.processes.program import (
@@ -203,7 +204,10 @@ class Supervisor:
 
     def _call(self, method: str, *arguments: str | bool, seconds: float = 60) -> Any:
         with xmlrpc.client.ServerProxy("http://localhost", transport=_Transport(self.socket, seconds)) as proxy:
-            return getattr(proxy.supervisor, method)(*arguments)
+            try:
+                return getattr(proxy.supervisor, method)(*arguments)
+            except ExpatError as error:
+                raise ConnectionResetError(f"{self.socket}: the answer ended early ({error})") from None
 
     def _write_configuration(self, programs: Mapping[str, Program]) -> None:
         (self.folder / "programs").mkdir(parents=True, exist_ok=True)
