@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,18 @@ def test_an_answer_that_ends_early_is_a_lost_connection(tmp_path: Path, answer: 
         listener.bind(str(path))
         listener.listen()
 
-        def answer_once() -> None:
-            for _ in range(2):
-                connection, _ = listener.accept()
-                with connection:
-                    connection.recv(65_536)
-                    connection.sendall(
-                        b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nConnection: close\r\n\r\n" + answer
-                    )
+        def answer_all() -> None:
+            with suppress(OSError):  # until the listener is closed
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        request = b""
+                        while b"</methodCall>" not in request:
+                            request += connection.recv(65_536)
+                        connection.sendall(HEAD + answer)
 
-        thread = threading.Thread(target=answer_once, daemon=True)
-        thread.start()
+        threading.Thread(target=answer_all, daemon=True).start()
         supervisor = Supervisor(tmp_path, tmp_path / "logs", path)
         assert not supervisor.is_up()
         with pytest.raises(ConnectionResetError, match="the answer ended early"):
             supervisor.processes()
-        thread.join(10)
