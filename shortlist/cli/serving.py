@@ -298,12 +298,12 @@ def _print_held_run(deployer: Deployer, runs: Path) -> None:
     """Print which gates held the newest run, where the newest blessed version is therefore of an earlier one."""
     from shortlist.runs.next_steps import describe_held_run
 
-    held = describe_held_run(runs, deployer.name)
-    candidate = deployer.candidate_version() if held else None
+    held_run = describe_held_run(runs, deployer.name)
+    candidate = deployer.candidate_version() if held_run else None
     if candidate is not None:
-        typer.echo(f"{held} The newest blessed version is {candidate}, of an earlier run.", err=True)
-    elif held:
-        typer.echo(held, err=True)
+        typer.echo(f"{held_run} The newest blessed version is {candidate}, of an earlier run.", err=True)
+    elif held_run:
+        typer.echo(held_run, err=True)
 
 
 def _print_verdict(deployer: Deployer, rollout: RolloutRecord) -> int:

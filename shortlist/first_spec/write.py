@@ -228,7 +228,7 @@ def _keep_one_copy(draft: SpecDraft, side: SideTableDraft) -> None:
     rows have it. It is the log where some values differ: these are of the time of the row. Columns whose values mostly
     differ have the same name and another meaning, and both are kept.
     """
-    keys = {other.table.column(other.key).name for other in draft.sides}
+    keys = {draft_side.table.column(draft_side.key).name for draft_side in draft.sides}
     log_columns = {column.name: column for column in draft.columns}
     key = side.table.column(side.key)
     for column in side.table.columns:
@@ -243,7 +243,7 @@ def _keep_one_copy(draft: SpecDraft, side: SideTableDraft) -> None:
             draft.in_tables.add(log_column.source)
             draft.comments[log_column.source] = f"{comparison}: taken from there"
         else:
-            columns = tuple(other for other in side.table.columns if other is not column)
+            columns = tuple(kept_column for kept_column in side.table.columns if kept_column is not column)
             side.table = replace(side.table, columns=columns)
             draft.comments[log_column.source] = f"{comparison}: taken from the log"
 

@@ -43,14 +43,14 @@ class RowWeighting(BaseModel):
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the feature table that weights are computed from."""
-        shown = () if self.declared is None else _shown_columns(self.declared)
-        return (*((Columns.WEIGHT,) if self.sampled else ()), *shown)
+        shown_columns = () if self.declared is None else _shown_columns(self.declared)
+        return (*((Columns.WEIGHT,) if self.sampled else ()), *shown_columns)
 
     def weigh(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return rows with their weight, Float32, in place of the columns that it is computed from."""
-        shown = [name for name in self.columns if name != Columns.WEIGHT]
+        shown_columns = [name for name in self.columns if name != Columns.WEIGHT]
         weight = (self.weight() / self.mean).cast(pl.Float32).alias(Columns.WEIGHT)
-        return frame.with_columns(weight).drop(shown)
+        return frame.with_columns(weight).drop(shown_columns)
 
     def weight(self) -> pl.Expr:
         """Return the weight of a row before it is divided by the mean, as an expression."""

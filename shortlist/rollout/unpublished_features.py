@@ -40,5 +40,5 @@ def describe_unpublished_features(model_folder: Path, store: FeastStoreLocation)
     if not missing:
         return ""
     names = ", ".join(f"'{name}'" for name in missing[:_MAX_NAMED])
-    more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-    return f"the features published on {announcement['published'][:19]} have no {names}{more}"
+    remainder = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+    return f"the features published on {announcement['published'][:19]} have no {names}{remainder}"

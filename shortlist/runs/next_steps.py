@@ -105,8 +105,8 @@ def describe_held_run(runs: Path, spec: str) -> str:
         for gate in summary["gates"]:
             if not gate["passed"]:
                 gates_by_model.setdefault(gate["model"], []).append(gate["name"])
-        held = "; ".join(f"{model}: {', '.join(gates)}" for model, gates in gates_by_model.items())
-        return f"The newest run, {summary_file.parent}, held its candidates ({held})."
+        failed_gates = "; ".join(f"{model}: {', '.join(gates)}" for model, gates in gates_by_model.items())
+        return f"The newest run, {summary_file.parent}, held its candidates ({failed_gates})."
     return ""
 
 

@@ -84,9 +84,9 @@ def _iter_places(
             yield _PlaceProbabilities()
         else:
             allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
-            utilities = values if diversity is None else diversity.marginal
-            drawn = np.ones(len(allowed)) if draw is None or not len(allowed) else draw(allowed, utilities)
-            yield _place_probabilities(utilities[allowed], drawn, allowed == row)
+            utilities = (values if diversity is None else diversity.marginal)[allowed]
+            draw_probabilities = draw(allowed, utilities) if draw and len(allowed) else np.ones(len(allowed))
+            yield _place_probabilities(utilities, draw_probabilities, allowed == row)
             for limit in limits:
                 limit.add(row, place)
         free[row] = False
@@ -94,15 +94,19 @@ def _iter_places(
             diversity.add(row)
 
 
-def _place_probabilities(utilities: np.ndarray, drawn: np.ndarray, is_shown: np.ndarray) -> _PlaceProbabilities:
+def _place_probabilities(
+    utilities: np.ndarray, draw_probabilities: np.ndarray, is_shown: np.ndarray
+) -> _PlaceProbabilities:
     """Return the probabilities of one place.
 
     Args:
         utilities: Utilities of the allowed candidates.
-        drawn: Probability of each where the slate is drawn.
+        draw_probabilities: Probability of each where the slate is drawn.
         is_shown: Whether each is the shown one.
     """
     if not is_shown.any():
         return _PlaceProbabilities(0.0, 0.0, is_best=False)
     best = int(np.argmax(utilities))
-    return _PlaceProbabilities(float(drawn[is_shown][0]), float(drawn[best]), bool(is_shown[best]))
+    return _PlaceProbabilities(
+        float(draw_probabilities[is_shown][0]), float(draw_probabilities[best]), bool(is_shown[best])
+    )

@@ -72,8 +72,8 @@ def _parse_gate_settings(settings_by_gate: object) -> object:
     for name, settings in settings_by_gate.items():
         if name not in sections:
             message = f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}"
-            unknown = PydanticCustomError("unknown_gate", "{message}", {"message": message})
-            problems.append({"type": unknown, "loc": (str(name),), "input": settings})
+            fault = PydanticCustomError("unknown_gate", "{message}", {"message": message})
+            problems.append({"type": fault, "loc": (str(name),), "input": settings})
             continue
         try:
             parsed[name] = sections[name].model_validate(settings)

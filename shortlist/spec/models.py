@@ -55,7 +55,7 @@ class RowWeights(Section):
     would decide."""
 
     @model_validator(mode="after")
-    def _weighs_by_something(self) -> Self:
+    def _names_one_weight(self) -> Self:
         if not (self.propensity or self.position):
             raise ValueError("neither propensity nor position is true; declare one of them, or leave weights out")
         return self

@@ -1,4 +1,6 @@
-"""Every kind of model goes through the compiled graph and every gate, and so does its successor; forms are rolled out.
+"""Every kind of model goes through the compiled graph and every gate, and so does its successor.
+
+One model of each serving path is rolled out.
 
 The graph asks a real Triton; the rollouts go through Envoy, servers and Tritons to all users.
 """
@@ -62,7 +64,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 CANDIDATES = [name for name, section in MODELS.items() if section.get("role") != "baseline"]
 ROLLED_OUT = ("grown_anew", "by_surface", "dlrm", "din", "both", "line")
-"""One of each form in which servers compute models; the others of a form differ in their graph, which the gates ask."""
+"""One model of each serving path; the others differ from it in the ONNX graph alone, and the gates run it on Triton."""
 MODES = {name: MODELS[name]["retrain"] for name in CANDIDATES if "retrain" in MODELS[name]}
 # Long enough to prove that the servers answer; how fast, on a machine that is busy, is no property of a kind.
 INFRA = {"seconds": 0.5, "max_p50_ms": 5_000, "max_p99_ms": 10_000, "max_cold_start_seconds": 600}
@@ -188,7 +190,7 @@ def live(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]
 
 
 @pytest.mark.parametrize("name", ROLLED_OUT)
-def test_each_form_is_rolled_out_to_all_users(live: Live, name: str) -> None:
+def test_each_serving_path_is_rolled_out_to_all_users(live: Live, name: str) -> None:
     record = live.deployer.canary(live.versions[name])
     assert record.state.phase is Phase.PROMOTED, record.state.reason
     evidence = RolloutVerdict.model_validate(read_json(live.deployer.rollouts.rollout_folder(record.id) / EVIDENCE))

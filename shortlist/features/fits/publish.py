@@ -149,12 +149,12 @@ def _check_served(store: Path | FeastStoreLocation, replaces: str) -> None:
         )
 
 
-def _check_not_replaced(before: Mapping[str, Any], after: Mapping[str, Any], differing: int) -> None:
+def _check_not_replaced(records_before: Mapping[str, Any], records_after: Mapping[str, Any], differing: int) -> None:
     """Refuse a comparison during which another process wrote the views; see `MaterialisationRecord.by_view`."""
-    rewritten = [name for name, record in before.items() if after.get(name) != record]
+    rewritten = [name for name, record in records_before.items() if records_after.get(name) != record]
     if not rewritten:
         return
-    record = next((after[name] for name in rewritten if name in after), None)
+    record = next((records_after[name] for name in rewritten if name in records_after), None)
     writer = f"from {record['views']}, {record['written']}" if record else "by a run or refresh that is not over"
     raise NotMeasuredError(
         f"gate 'skew' is not measured: the features in the online store were replaced meanwhile ({writer}), so"

@@ -37,16 +37,16 @@ def exploration_cost(
     if explore is None:
         return None
     always_drawn = stages.ordering.model_copy(update={"explore": explore.model_copy(update={"share": 1.0})})
-    measured, best, drawn = requests[:_MOST_REQUESTS], 0.0, 0.0
+    measured, best_sum, drawn_sum = requests[:_MOST_REQUESTS], 0.0, 0.0
     for request, request_candidates, columns in zip(measured, candidates, scores, strict=False):
         scored = request_candidates.rows.hstack(
             [pl.Series(name, np.asarray(values, np.float64)) for name, values in columns.items()]
         )
         expected = np.asarray(columns[SCORE], np.float64)
         slate = order(scored, always_drawn, request.k, request.id, request_candidates.likeness)
-        best += float(expected[slate.best_rows()].sum())
-        drawn += float(expected[slate.rows].sum())
-    if best <= 0:
+        best_sum += float(expected[slate.best_rows()].sum())
+        drawn_sum += float(expected[slate.rows].sum())
+    if best_sum <= 0:
         return None
-    given_up = explore.share * (best - drawn)
-    return ExplorationCost(per_slate=given_up / len(measured), share=given_up / best, limit=explore.max_cost)
+    given_up = explore.share * (best_sum - drawn_sum)
+    return ExplorationCost(per_slate=given_up / len(measured), share=given_up / best_sum, limit=explore.max_cost)

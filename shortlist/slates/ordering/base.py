@@ -142,7 +142,7 @@ class Diversity(Section):
 
 
 class NewItems(Section):
-    """Items of which too little is known, and the exposure that they get all the same."""
+    """New items, and their minimum exposure."""
 
     where: str = Field(min_length=1)
     """Condition on the columns of candidates, in SQL, such as `days_listed < 7`."""
@@ -178,7 +178,7 @@ class Exploration(Section):
     """Largest share of the slates' expected label that drawing may cost, over all slates; the gate `slates` holds above
     it, and monitoring pages a person where live slates are above it. null: no limit."""
     new_items: NewItems | None = None
-    """A minimum for items of which little is known; null: they get what their values bring."""
+    """Minimum exposure of new items; null: no minimum."""
 
     @abstractmethod
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:
@@ -208,17 +208,17 @@ class Exploration(Section):
     def draw_probabilities(self, candidates: pl.DataFrame) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """Return the function that gives the probabilities of a place.
 
-        It takes the rows of the allowed candidates, and the utilities of all, and returns the probability with which
-        each allowed candidate takes the place; shape (n_allowed,).
+        It takes the rows of the allowed candidates and their utilities, and returns the probability with which each
+        takes the place; shape (n_allowed,) each.
 
         Args:
             candidates: One row per candidate.
         """
         new_items = self.new_items
         if new_items is None:
-            return lambda allowed, utilities: self.probabilities(utilities[allowed])
+            return lambda _, utilities: self.probabilities(utilities)
         is_new = compile_expression(new_items.where).evaluate_condition(candidates)
-        return lambda allowed, utilities: new_items.raised(self.probabilities(utilities[allowed]), is_new[allowed])
+        return lambda allowed, utilities: new_items.raised(self.probabilities(utilities), is_new[allowed])
 
     def place_probabilities(self, values: np.ndarray, rows: np.ndarray, places: int) -> np.ndarray | None:
         """Return the probability of some candidates at each place of drawn slates, over all draws.

@@ -185,7 +185,7 @@ class _Filling:
                 best = int(np.argmax(allowed_utilities))
                 index, propensity = best, 1.0
                 if explore is not None:
-                    probabilities = self._draw_probabilities(allowed, utilities.marginal)
+                    probabilities = self._draw_probabilities(allowed, allowed_utilities)
                     if draws is not None:
                         index = _draw(probabilities, draws)
                     probability_above = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far

@@ -86,7 +86,8 @@ class RecommendationService:
         stages = self._release.current
         ids = pl.Series(items, dtype=stages.item_type)
         values = pl.DataFrame(stages.item_values(ids)).with_columns(cs.float().fill_nan(None))
-        return [row if known else None for row, known in zip(values.to_dicts(), stages.has_items(ids), strict=True)]
+        is_released = stages.has_items(ids)
+        return [row if has_item else None for row, has_item in zip(values.to_dicts(), is_released, strict=True)]
 
     @property
     def max_k(self) -> int:

@@ -38,8 +38,8 @@ class Als(WindowedSourceKind):
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Solve for the factors, and write those of the items with their index."""
-        taken = inputs.taken_items(inputs.last_days(self.window_days))
-        users, rows = taken[USER_NUMBER].to_numpy(), taken[ROW].to_numpy()
+        pairs = inputs.taken_items(inputs.last_days(self.window_days))
+        users, rows = pairs[USER_NUMBER].to_numpy(), pairs[ROW].to_numpy()
         by_user = _Lists.of(users, rows, int(users[-1]) + 1)
         by_item = _Lists.of(rows, users, inputs.catalogue.size)
         random = np.random.default_rng(inputs.seed)
@@ -51,8 +51,8 @@ class Als(WindowedSourceKind):
                 items = self._solve(by_item, user_factors)
                 advance(1, f"pass {number}")
         np.save(folder / _GRAM, items.T @ items)
-        asked = user_factors[random.permutation(len(user_factors))[:_TUNING_QUERIES]]
-        build_index(items, asked, inputs.index, inputs.max_items, folder, inputs.seed)
+        queries = user_factors[random.permutation(len(user_factors))[:_TUNING_QUERIES]]
+        build_index(items, queries, inputs.index, inputs.max_items, folder, inputs.seed)
 
     def load(self, folder: Path) -> AlsItems:
         """Return the items' factors in a folder."""
@@ -62,8 +62,8 @@ class Als(WindowedSourceKind):
         """Return the factors of one side by those of the other; zeros for what has none."""
         gram = factors.T @ factors
         solved = np.zeros((len(lists.lengths), factors.shape[1]), np.float32)
-        for numbers, others in lists.blocks(factors.shape[1]):
-            solved[numbers] = solve_factors(others, factors, gram, self.unobserved_weight, self.regularization)
+        for numbers, member_lists in lists.blocks(factors.shape[1]):
+            solved[numbers] = solve_factors(member_lists, factors, gram, self.unobserved_weight, self.regularization)
         return solved
 
 
@@ -126,9 +126,9 @@ def solve_factors(
     places_at_once = max(1, _BLOCK_NUMBERS // (max(1, len(lists)) * len(gram)))
     for place in range(0, lists.shape[1], places_at_once):  # a list may be longer than there is memory for its factors
         part = lists[:, place : place + places_at_once]
-        taken = factors[np.maximum(part, 0)] * (part >= 0)[:, :, None].astype(np.float32)
-        coefficients += taken.transpose(0, 2, 1) @ taken
-        constants += taken.sum(axis=1)
+        taken_factors = factors[np.maximum(part, 0)] * (part >= 0)[:, :, None].astype(np.float32)
+        coefficients += taken_factors.transpose(0, 2, 1) @ taken_factors
+        constants += taken_factors.sum(axis=1)
     solved: Matrix = np.linalg.solve(coefficients, constants[:, :, None])[:, :, 0]
     return solved
 

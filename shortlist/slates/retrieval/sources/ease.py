@@ -33,11 +33,11 @@ class Ease(WindowedSourceKind):
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Compute the weights, and write the largest of every item."""
-        taken = inputs.taken_items(inputs.last_days(self.window_days))
-        users_of_item = np.bincount(taken[ROW].to_numpy(), minlength=inputs.catalogue.size)
+        pairs = inputs.taken_items(inputs.last_days(self.window_days))
+        users_of_item = np.bincount(pairs[ROW].to_numpy(), minlength=inputs.catalogue.size)
         most_taken = np.argsort(-users_of_item, kind="stable")[: self.fitted_items]
         items = np.sort(most_taken[users_of_item[most_taken] > 0])
-        weights = ease_weights(_user_items(taken, items, inputs.catalogue.size), self.regularization)
+        weights = ease_weights(_user_items(pairs, items, inputs.catalogue.size), self.regularization)
         counts, columns, values = np.zeros(inputs.catalogue.size, np.int64), [], []
         for start in range(0, len(items), _ROWS_AT_ONCE):
             part = weights[start : start + _ROWS_AT_ONCE]
@@ -78,13 +78,13 @@ def ease_weights(user_items: csr_array, regularization: float) -> NDArray[np.flo
     return weights
 
 
-def _user_items(taken: pl.DataFrame, items: NDArray[np.integer[Any]], size: int) -> csr_array:
+def _user_items(pairs: pl.DataFrame, items: NDArray[np.integer[Any]], size: int) -> csr_array:
     """Return who took which of some items, as a sparse matrix of users and these items."""
     from scipy.sparse import csr_array
 
     column_of_row = np.full(size, -1, np.int64)
     column_of_row[items] = np.arange(len(items))
-    columns, users = column_of_row[taken[ROW].to_numpy()], taken[USER_NUMBER].to_numpy()
+    columns, users = column_of_row[pairs[ROW].to_numpy()], pairs[USER_NUMBER].to_numpy()
     is_fitted = columns >= 0
-    ones = np.ones(int(is_fitted.sum()), np.float32)
-    return csr_array((ones, (users[is_fitted], columns[is_fitted])), shape=(int(users[-1]) + 1, len(items)))
+    values = np.ones(int(is_fitted.sum()), np.float32)
+    return csr_array((values, (users[is_fitted], columns[is_fitted])), shape=(int(users[-1]) + 1, len(items)))
