@@ -160,8 +160,8 @@ class CollectedLog:
         """
         batches = self.batches()
         if not 1 <= number <= len(batches):
-            published = f"1 to {len(batches)}" if batches else "none"
-            raise ShortlistError(f"batch {number}: there is no such batch of spec '{self._spec}'; wanted {published}")
+            published = f"wanted 1 to {len(batches)}" if batches else "none was collected yet"
+            raise ShortlistError(f"batch {number}: there is no such batch of spec '{self._spec}'; {published}")
         withdrawal = _Withdrawal(number=number, made=now).model_dump_json().encode()
         self._objects.create(f"{self._withdrawn}{number:08d}.json", withdrawal)
         return batches[number - 1]
