@@ -190,7 +190,7 @@ def test_a_feature_that_alone_is_near_the_model_is_marked(page: RunPage, tmp_pat
     split = {"train": [], "validation": ["2026-01-06"], "test": ["2026-01-07"]}
     writer.close({"columns": columns, "split": split})
     text = Outline(render(page.model_copy(update={"table": tmp_path}))).text
-    assert "AUC alone is of one feature, in its better direction, on 40 test rows" in text
+    assert "AUC alone is that of one feature by itself, in its better direction, on 40 test rows" in text
     assert re.search(r"leak near the model ?dense ?1\.0000.*constant ?dense ?0\.5000", text)
     assert text.count("near the model") == 1
     assert "AUC alone is" not in Outline(render(page)).text  # three rows rank nothing
