@@ -125,7 +125,7 @@ def case_of(spec: Spec, source: Path | None, topic: str, settings: MetricCase) -
         return {
             "lists": [[int(item) for item in line if item >= 0] for line in lists],
             "relevant": relevant,
-            "before": [list(map(int, items)) for items in retriever.recent["item_row"].to_list()],
+            "before": [list(map(int, items)) for items in retriever.recent.items.to_list()],
             "topic": [int(value) for value in retriever.catalogue.items[topic].rank("dense").fill_null(0)],
             "at": AT,
         }

@@ -121,7 +121,7 @@ def many_items(path: Path, key: str, items: int) -> None:
 
 def users_with_recent_items(stages: Recommender) -> list[int]:
     """Return the users with most recent items that sources start from; for others two of three find nothing."""
-    recent = stages.retriever.recent
+    recent = stages.retriever.recent.table
     longest_histories = recent.select(length=pl.col(ROW).list.len(), user="user").sort(
         "length", "user", descending=[True, False]
     )

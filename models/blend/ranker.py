@@ -33,7 +33,8 @@ class BlendRanker(Ranker[BlendModel]):
     """Logistic regression on the members' scores of the validation days (stacking; Wolpert, 1992).
 
     The members did not learn these days. The blend did, so its scores of these days, by which candidates are compared,
-    come from cross-validation.
+    come from cross-validation. A member that is refitted on these days afterwards has another bias than the one whose
+    scores were read, so the intercept is then solved for once more, with the refitted members' scores of these days.
     """
 
     kind = "blend"
@@ -65,6 +66,10 @@ class BlendRanker(Ranker[BlendModel]):
         weights = fitted.coef_[0] / scaler.scale_
         self._weights = weights.astype(np.float32)
         self._intercept = np.float32(fitted.intercept_[0] - scaler.mean_ @ weights)
+        if any(ranker.record.params.get("refit") for ranker in self._rankers.values()):
+            frames = map(self.with_served_values, learning.frames("validation"))
+            refitted_log_odds = np.concatenate([self._log_odds(frame) for frame in frames])
+            self._intercept += np.float32(shift_to_rate(refitted_log_odds, float(labels.mean())))
         epoch_metrics = {"epoch": 1, **validation_metrics(labels, held_out)}
         on_epoch(epoch_metrics)
         self._rows = {}
@@ -91,6 +96,20 @@ class BlendRanker(Ranker[BlendModel]):
     def _read(self, folder: Path) -> None:
         self._rankers = {name: load_ranker(folder / MEMBERS / name) for name in self.section.members}
         self._weights, self._intercept = read_weights(folder, self.section.members)
+
+
+def shift_to_rate(log_odds: np.ndarray, rate: float) -> float:
+    """Return what is to be added to log-odds so that the mean of the probabilities is a rate.
+
+    Args:
+        log_odds: Finite numbers, shape (rows,).
+        rate: Above 0 and below 1.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import expit
+
+    reach = abs(float(np.log(rate / (1 - rate)))) + float(np.abs(log_odds).max())
+    return float(brentq(lambda shift: expit(log_odds + shift).mean(dtype=np.float64) - rate, -reach, reach))
 
 
 def read_weights(folder: Path, members: tuple[str, ...]) -> tuple[np.ndarray, np.float32]:

@@ -211,7 +211,7 @@ class Recommender:
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
         available = {*self._items, *self._ranks, *labels, SCORE, NOW}
         self._request_columns = [name for name in read if name not in available]
-        self._user_type = retriever.recent.schema["user"]
+        self._user_type = retriever.recent.users.dtype
         sources = retriever.section.sources.values()
         self._source_context = tuple(dict.fromkeys(name for source in sources for name in _source_context(source)))
         """Columns of a request that a source reads."""

@@ -85,11 +85,9 @@ class _RandomRequests:
     def __init__(self, stages: Recommender, examples: Sequence[SlateRequest], seed: int) -> None:
         self._stages, self._examples = stages, examples
         self._random = np.random.default_rng(seed)
-        self._users = stages.retriever.recent["user"]
+        self._users = stages.retriever.recent.users
         self._items = stages.retriever.catalogue.ids
-        self._popular = self._items.gather(
-            stages.retriever.recent["item_row"].explode(empty_as_null=False).cast(pl.Int64)
-        )
+        self._popular = self._items.gather(stages.retriever.recent.items.explode(empty_as_null=False).cast(pl.Int64))
         self._remembers = stages.filters.remembers
         self._max_places = min(MAX_PLACES, stages.candidates, stages.size)
 

@@ -22,7 +22,7 @@ from shortlist.evaluation.gates.retrieval import (
 from shortlist.evaluation.metrics.list_metrics import ListMetrics, Relevant, coverage, list_metrics
 from shortlist.slates.retrieval.catalogue import Rows
 from shortlist.slates.retrieval.retriever import Retriever
-from shortlist.slates.retrieval.source import ROW, Queries, read_user_tables
+from shortlist.slates.retrieval.source import Queries, read_user_tables
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, write_json
@@ -143,9 +143,9 @@ def context_columns(section: Retrieval) -> list[str]:
 def item_popularity(retriever: Retriever) -> NDArray[np.float64]:
     """Return the share of users with each item among their latest; one user is added, so that it is above 0."""
     recent = retriever.recent
-    item_rows = recent[ROW].list.unique().explode(empty_as_null=False).cast(pl.Int64).to_numpy()
+    item_rows = recent.items.list.unique().explode(empty_as_null=False).cast(pl.Int64).to_numpy()
     counts = np.bincount(item_rows, minlength=retriever.catalogue.size)
-    return (counts + 1) / (recent.height + 1)
+    return (counts + 1) / (len(recent.users) + 1)
 
 
 def _index_facts(retriever: Retriever, name: str, queries: Queries) -> dict[str, object]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, DataError
 from shortlist.evaluation.gates.retrieval import ALL_SOURCES
-from shortlist.slates.retrieval.catalogue import Catalogue, Rows, find_positions, write_mappable
+from shortlist.slates.retrieval.catalogue import Catalogue, Rows
 from shortlist.slates.retrieval.source import ROW, FitInputs, Queries, RankedItems, Source
 from shortlist.slates.retrieval.union import Candidates, fuse_candidates
+from shortlist.slates.retrieval.user_item_lists import USER, UserItemLists, write_user_item_lists
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import Retrieval, columns_of, item_tables
 from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest
@@ -28,7 +26,6 @@ RETRIEVAL: Final = "retrieval.json"
 """File with the section, the days that were learnt from, and the number of items."""
 _SOURCES: Final = "sources"
 _RECENT: Final = "recent.arrow"
-_USER: Final = "user"
 _ALL_NAME: Final = "the log and the items' side tables name"
 
 
@@ -113,7 +110,7 @@ def _write_retrieval(
             except DataError as problem:
                 raise DataError(f"retrieval.sources.{name}: {problem}") from None
         inputs = FitInputs(log, data, days, catalogue, section.index, section.candidates, seed)
-        write_mappable(_recent_items(inputs, section.recent_items), staging / _RECENT)
+        write_user_item_lists(_recent_items(inputs, section.recent_items), staging / _RECENT)
         facts = {
             "section": section.model_dump(mode="json"),
             "items": catalogue.size,
@@ -174,8 +171,8 @@ class Retriever:
     section: Retrieval
     catalogue: Catalogue
     sources: Mapping[str, Source]
-    recent: pl.DataFrame
-    """Users and their latest positive items as of the fit, newest first."""
+    recent: UserItemLists
+    """Users' latest positive items as of the fit, newest first."""
     facts: Mapping[str, Any]
     """Content of `retrieval.json`."""
 
@@ -192,7 +189,7 @@ class Retriever:
             name: source.load(folder / _SOURCES / name)  # type: ignore[attr-defined]
             for name, source in section.sources.items()
         }
-        return cls(section, Catalogue.read(folder), sources, pl.read_ipc(folder / _RECENT, memory_map=True), facts)
+        return cls(section, Catalogue.read(folder), sources, UserItemLists.open(folder / _RECENT), facts)
 
     def lists(self, queries: Queries) -> list[tuple[str, RankedItems]]:
         """Return the list of every source, each with at most the declared number of items."""
@@ -226,34 +223,7 @@ class Retriever:
 
     def find_recent_items(self, users: pl.Series) -> Rows:
         """Return users' latest positive items as of the fit, shape (users, recent_items)."""
-        return gather_lists(*self._recent_lists, find_positions(users, self.recent[_USER]), self.section.recent_items)
-
-    @cached_property
-    def _recent_lists(self) -> tuple[NDArray[np.int64], Rows]:
-        """Bounds of every user's recent items, and the items of all users, concatenated."""
-        lists = self.recent[ROW].cast(pl.List(pl.Int32)).to_arrow()
-        return lists.offsets.to_numpy(), lists.values.to_numpy()
-
-
-def gather_lists(bounds: NDArray[np.int64], values: Rows, list_numbers: Rows, width: int) -> Rows:
-    """Return some of many concatenated lists as a matrix; -1 where a list is shorter.
-
-    Args:
-        bounds: Start of each list, and end of the last one, shape (lists + 1,).
-        values: The concatenated lists.
-        list_numbers: Numbers of the lists to return; -1: an empty list.
-        width: Width of the matrix.
-
-    >>> gather_lists(np.array([0, 3, 3]), np.array([5, 2, 9], np.int32), np.array([0, 1, -1]), 2).tolist()
-    [[5, 2], [-1, -1], [-1, -1]]
-    """
-    # For -1 both bounds are the last one: an empty list.
-    first, last = bounds[list_numbers], bounds[np.where(list_numbers < 0, -1, list_numbers + 1)]
-    positions = first[:, None] + np.arange(width)
-    is_inside = positions < last[:, None]
-    matrix = np.full(positions.shape, -1, np.int32)
-    matrix[is_inside] = values[positions[is_inside]]
-    return matrix
+        return self.recent.find(users, self.section.recent_items)
 
 
 def _recent_items(inputs: FitInputs, max_items: int) -> pl.DataFrame:
@@ -267,4 +237,4 @@ def _recent_items(inputs: FitInputs, max_items: int) -> pl.DataFrame:
         latest = all_rows.group_by(user, maintain_order=True).tail(max_items)
     if latest is None:
         raise DataError("retrieval: there is no positive row to learn from")
-    return latest.group_by(user).agg(pl.col(ROW).reverse()).rename({user: _USER}).sort(_USER)
+    return latest.group_by(user).agg(pl.col(ROW).reverse()).rename({user: USER})

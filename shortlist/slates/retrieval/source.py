@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, partial
@@ -150,15 +150,19 @@ class FitInputs:
             counts += np.bincount(rows[ROW].to_numpy(), minlength=self.catalogue.size)
         return counts
 
-    def taken_items(self, days: frozenset[date]) -> pl.DataFrame:
+    def taken_items(self, days: frozenset[date], histories: Sequence[str] = ()) -> pl.DataFrame:
         """Return which user took which items on some days: USER_NUMBER from 0, and ROW, by both; each pair once.
+
+        Args:
+            days: Days among `days`.
+            histories: Columns of the users' side tables with further items; see `history_items`.
 
         Raises:
             DataError: There is no positive row.
         """
         user = self.data.user
         assert user
-        pairs: pl.DataFrame | None = None
+        pairs = self.history_items(histories).explode(ROW, empty_as_null=False) if histories else None
         for rows in self.positives(days):
             new_pairs = rows.select(user, ROW).unique()
             pairs = new_pairs if pairs is None else pl.concat([pairs, new_pairs]).unique()
@@ -166,6 +170,27 @@ class FitInputs:
             raise DataError("no positive row of a user on these days; declare a longer window or another kind")
         numbered = pairs.select((pl.col(user).rank("dense") - 1).cast(pl.Int64).alias(USER_NUMBER), ROW)
         return numbered.sort(USER_NUMBER, ROW)
+
+    def history_items(self, histories: Sequence[str]) -> pl.DataFrame:
+        """Return the items in some columns of the users' side tables: the user, and ROW with a list, no empty one.
+
+        Args:
+            histories: Columns with lists of ids; what the catalogue does not have is left out.
+        """
+        user, item = self.data.user, self.data.item
+        assert user and item
+        known_users = self.users.filter(pl.col(user).is_not_null())
+        ids = pl.concat(
+            known_users.select(user, pl.col(name).cast(pl.List(self.catalogue.ids.dtype)).alias(item))
+            .explode(item).drop_nulls()
+            for name in histories
+        )  # fmt: skip
+        taken = ids.with_columns(pl.Series(ROW, self.catalogue.find_rows(ids[item])))
+        return (
+            taken.filter(pl.col(ROW) >= 0)
+            .group_by(user, maintain_order=True)
+            .agg(pl.col(ROW).unique(maintain_order=True))
+        )
 
     @cached_property
     def users(self) -> pl.DataFrame:

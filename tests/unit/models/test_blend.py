@@ -156,3 +156,27 @@ def test_too_few_clicks_on_the_validation_days_hold_the_blend(
         files_with_few_clicks[name] = changed(files, tmp_path / name, rare)
     with pytest.raises(DivergedError, match=r"1,500 rows of the validation days have 3 of the rarer label.* 5 or more"):
         BlendRanker(SECTION).fit(shuffled, RUNTIME, members=files_with_few_clicks)
+
+
+def test_it_stays_calibrated_when_its_members_are_refitted_on_the_validation_days(
+    shuffled: DayTable, tmp_path: Path
+) -> None:
+    """From the validation day on twice as many rows are clicked: members are too low, refitted ones less so."""
+    writer = DayTableWriter(tmp_path / "table", Files.TABLE, chunk_rows=1_000)
+    keeps_click = np.random.default_rng(4)
+    for day in shuffled.days:
+        rows = pl.concat(frame for of_day, frame in shuffled.frames() if of_day == day.day)
+        if str(day.day) in {*shuffled.notes["split"]["warmup"], *shuffled.notes["split"]["train"]}:
+            kept = pl.Series(keeps_click.random(rows.height) < 0.5)
+            rows = rows.with_columns((pl.col(Columns.LABEL) * kept).cast(pl.Int8))
+        writer.append(rows)
+    table = writer.close(dict(shuffled.notes))
+    files = {}
+    for name, section in MEMBERS.items():
+        files[name] = MemberFiles(tmp_path / name, tmp_path / f"{name}_scores")
+        train(section.kind, section.model_copy(update={"refit": True}), table, RUNTIME, *files[name], name=name)
+    blend = BlendRanker(SECTION)
+    blend.fit(table, RUNTIME, members=files)
+    validation, test = (rows_of(table, number) for number in (-2, -1))
+    assert blend.predict(validation).mean() == pytest.approx(validation[Columns.LABEL].mean(), abs=1e-4)
+    assert blend.predict(test).mean() == pytest.approx(test[Columns.LABEL].mean(), abs=0.05)

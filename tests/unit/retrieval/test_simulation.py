@@ -96,7 +96,7 @@ def test_every_rule_applies_in_the_simulation(stages: Recommender, monkeypatch: 
 
     monkeypatch.setattr(Recommender, "find", noted)
     simulated(stages)
-    fitted_users = set(stages.retriever.recent["user"])
+    fitted_users = set(stages.retriever.recent.users)
     users = [request.user for request, _ in requests]
     assert sum(user is None for user in users) > 15
     assert sum(user in fitted_users for user in users) > 30

@@ -179,6 +179,60 @@ def test_als_finds_the_items_of_the_group_whatever_the_size_of_a_block(
     np.testing.assert_allclose(in_pieces.scores[:2], ranked.scores[:2], rtol=1e-3)
 
 
+WITH_HISTORIES = declared(
+    side_tables=[
+        {
+            "name": "users",
+            "path": "users.parquet",
+            "key": "user_id",
+            "columns": [
+                {"name": "user_id", "type": "integer"},
+                {"name": "watched", "type": "tags", "tag_type": "integer"},
+                {"name": "liked", "type": "tags", "tag_type": "integer"},
+                {"name": "words", "type": "tags"},
+            ],
+        }
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"kind": "ease", "regularization": 2}, {"kind": "als", "factors": 2}], ids=lambda kind: kind["kind"]
+)
+def test_histories_are_learnt_like_positives_and_asked_for_behind_recent_items(
+    kind: dict[str, Any], log: Log, tmp_path: Path
+) -> None:
+    """Half of the users took what they took before the log begins: the same lists as if it stood in the log."""
+    rows = planted_groups()
+    earlier = [row for row in rows if row[0] < 20]
+    columns = {
+        "user_id": list(range(21)),
+        "watched": [[row[1] for row in earlier if row[0] == user][:3] for user in range(20)] + [[999, 10]],
+        "liked": [[row[1] for row in earlier if row[0] == user][2:] for user in range(20)] + [None],
+        "words": [None] * 21,
+    }
+    source = SOURCE_KINDS[kind["kind"]].model_validate({**kind, "histories": ["watched", "liked"]})
+    source.check(WITH_HISTORIES)
+    later = [row for row in rows if row[0] >= 20]
+    inputs = fit_data(log.write([*later, click(20, 10, 0)], columns), WITH_HISTORIES, 0)
+    # User 20 took 10 by table and log, and 999, which is no item of the catalogue; user 300 is not in the table.
+    queries = make_queries(inputs, [20, 1, 20, 300, None], [[], [10], [10], [], [50]])
+    ranked = fitted(source, inputs, tmp_path / "histories", queries, 8)
+    whole = fit_data(Log(tmp_path / "whole_log").write([*rows, click(20, 10, 0)]), declared(), 0)
+    taken = sorted({row[1] for row in earlier if row[0] == 1})
+    recent = [[10], [10, *(item for item in taken if item != 10)], [10], [], [50]]
+    expected = fitted(
+        SOURCE_KINDS[kind["kind"]].model_validate(kind),
+        whole,
+        tmp_path / "whole",
+        make_queries(whole, [1] * 5, recent),
+        8,
+    )
+    assert [{*line} for line in ids(inputs, ranked)] == [{*line} for line in ids(whole, expected)]
+    assert len(ids(inputs, ranked)[0]) > 5 and ids(inputs, ranked)[3] == []
+    np.testing.assert_allclose(ranked.scores, expected.scores, rtol=1e-3)
+
+
 ITEMS = {
     "item_id": [10, 20, 30, 40],
     "topic": ["a", "a", "b", "b"],
@@ -221,12 +275,21 @@ def test_a_log_without_positives_is_refused(source: SourceKind, log: Log, tmp_pa
         ({"kind": "popular", "keys": ["topic"]}, "'topic' is no column of the log that is known before, or of a user"),
         ({"kind": "item_vector", "column": "price"}, "'price' is of type number; wanted vector"),
         ({"kind": "two_tower", "user_columns": ["topic"]}, "'topic' is no column of a side table of the users"),
+        ({"kind": "ease", "histories": ["country"]}, "'country' is of type string; wanted tags"),
         ({"kind": "two_tower", "item_numbers": ["topic"]}, "'topic' is of type string; wanted integer or number"),
     ],
 )
 def test_a_source_without_its_columns_is_refused(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SOURCE_KINDS[section["kind"]].model_validate(section).check(declared())
+
+
+def test_histories_of_another_type_than_the_items_are_refused() -> None:
+    source = Ease(kind="ease", histories=("words",))
+    with pytest.raises(
+        ValueError, match=r"'words' has values of tag_type string, which are no ids of data\.item 'item_id'"
+    ):
+        source.check(WITH_HISTORIES)
 
 
 def test_a_window_of_days_needs_a_clock() -> None:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.slates.retrieval.catalogue import Rows, open_mapped_array
+from shortlist.slates.retrieval.histories import HistorySourceKind
 from shortlist.slates.retrieval.index import build_index
-from shortlist.slates.retrieval.source import ROW, USER_NUMBER, FitInputs, Queries, WindowedSourceKind
+from shortlist.slates.retrieval.source import ROW, USER_NUMBER, FitInputs, Queries, Source
 from shortlist.slates.retrieval.vector_source import Matrix, VectorSource
 from shortlist.system.progress import progress
 
@@ -22,7 +23,7 @@ _BLOCK_NUMBERS: Final = 2**22
 _TUNING_QUERIES: Final = 500
 
 
-class Als(WindowedSourceKind):
+class Als(HistorySourceKind):
     """Inner product of an item's factors with those that fit a user's recent items best."""
 
     kind: Literal["als"]
@@ -38,7 +39,7 @@ class Als(WindowedSourceKind):
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Solve for the factors, and write those of the items with their index."""
-        pairs = inputs.taken_items(inputs.last_days(self.window_days))
+        pairs = inputs.taken_items(inputs.last_days(self.window_days), self.histories)
         users, rows = pairs[USER_NUMBER].to_numpy(), pairs[ROW].to_numpy()
         by_user = _Lists.of(users, rows, int(users[-1]) + 1)
         by_item = _Lists.of(rows, users, inputs.catalogue.size)
@@ -53,10 +54,11 @@ class Als(WindowedSourceKind):
         np.save(folder / _GRAM, items.T @ items)
         queries = user_factors[random.permutation(len(user_factors))[:_TUNING_QUERIES]]
         build_index(items, queries, inputs.index, inputs.max_items, folder, inputs.seed)
+        self.write_histories(inputs, folder)
 
-    def load(self, folder: Path) -> AlsItems:
+    def load(self, folder: Path) -> Source:
         """Return the items' factors in a folder."""
-        return AlsItems(folder, self.unobserved_weight, self.regularization)
+        return self.add_histories(AlsItems(folder, self.unobserved_weight, self.regularization), folder)
 
     def _solve(self, lists: _Lists, factors: Matrix) -> Matrix:
         """Return the factors of one side by those of the other; zeros for what has none."""

@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from shortlist.slates.retrieval.source import ROW, USER_NUMBER, FitInputs, WindowedSourceKind
+from shortlist.slates.retrieval.histories import HistorySourceKind
+from shortlist.slates.retrieval.source import ROW, USER_NUMBER, FitInputs, Source
 from shortlist.slates.retrieval.sources.co_visitation import Neighbours, write_neighbours
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE: Final = 512
 
 
-class Ease(WindowedSourceKind):
+class Ease(HistorySourceKind):
     """Weights between items, by ridge regression of every item on all others, without an item's weight on itself."""
 
     kind: Literal["ease"]
@@ -33,7 +34,7 @@ class Ease(WindowedSourceKind):
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Compute the weights, and write the largest of every item."""
-        pairs = inputs.taken_items(inputs.last_days(self.window_days))
+        pairs = inputs.taken_items(inputs.last_days(self.window_days), self.histories)
         users_of_item = np.bincount(pairs[ROW].to_numpy(), minlength=inputs.catalogue.size)
         most_taken = np.argsort(-users_of_item, kind="stable")[: self.fitted_items]
         items = np.sort(most_taken[users_of_item[most_taken] > 0])
@@ -48,10 +49,11 @@ class Ease(WindowedSourceKind):
             columns.append(items[largest][is_weight])
             values.append(kept_weights[is_weight])
         write_neighbours(folder, counts, np.concatenate(columns), np.concatenate(values))
+        self.write_histories(inputs, folder)
 
-    def load(self, folder: Path) -> Neighbours:
+    def load(self, folder: Path) -> Source:
         """Return the weights in a folder; a user's recent items count alike."""
-        return Neighbours.open(folder, decay=1.0)
+        return self.add_histories(Neighbours.open(folder, decay=1.0), folder)
 
 
 def ease_weights(user_items: csr_array, regularization: float) -> NDArray[np.float64]:
