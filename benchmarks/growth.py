@@ -1,7 +1,8 @@
 """Time and memory of every step of a run at ten times the rows: Criteo's layout, XGBoost and DLRM.
 
 2 M rows against 20 M (5 GB of text, an hour on two cores); `OPTIONS="--rows 200000"` begins with fewer. A run's steps
-take turns, so that each has the machine, and each figure is what the run's own summary says of the step.
+take turns, so that each has the machine, and each figure is what the run's own summary says of the step. XGBoost grows
+the same number of trees in both: with early stopping, more rows get more trees.
 
 The memory of a step that holds a model is that beside `model_mib`, what the model itself is made of there: DLRM's
 table, as more rows have more categories (in training its weights, the sums of its optimizer, and the copy of the best
@@ -30,6 +31,7 @@ from shortlist.spec.runtime import Runtime
 
 ROWS: Final = 2_000_000
 TIMES: Final = 10
+TREES: Final = 100
 MODELS: Final = ("xgboost", "dlrm")
 ROOT: Final = Path(__file__).parents[1]
 
@@ -91,6 +93,7 @@ def growth_spec(rows: int) -> dict[str, Any]:
     spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text(encoding="utf-8"))
     spec["name"] = "growth"
     spec["models"] = {name: spec["models"][name] for name in MODELS}
+    spec["models"]["xgboost"] |= {"rounds": TREES, "early_stopping_rounds": TREES}
     spec["runtime"] = {"steps_at_once": 1, "chunk_rows": min(Runtime().chunk_rows, max(1, rows // 4))}
     return spec
 
