@@ -23,7 +23,7 @@ def run(*arguments: str, runs: Path) -> tuple[int, str]:
     return result.exit_code, result.output + str(result.exception or "")
 
 
-def test_an_unknown_profile_suggests_the_closest_one(tmp_path: Path) -> None:
+def test_an_unknown_profile_suggests_the_closest_name(tmp_path: Path) -> None:
     _, output = run("--profile", "clutser", runs=tmp_path)
     assert "runtime.profile: " in output and "did you mean 'cluster'? (got 'clutser')" in output
 

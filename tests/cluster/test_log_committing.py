@@ -143,7 +143,7 @@ def test_rows_of_two_pods_arrive_once_in_few_objects(s3: Any, tmp_path: Path) ->
     assert arrived(s3.url) == sorted(f"{pod}-{number}" for pod in ("pod-1", "pod-2") for number in range(100))
 
 
-def test_committed_streams_leave_the_disk_after_the_declared_time_and_no_others(s3: Any, tmp_path: Path) -> None:
+def test_only_committed_streams_leave_the_disk_after_the_declared_time(s3: Any, tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     committer_of(tmp_path, s3.url).commit()
@@ -198,7 +198,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 
 @pytest.mark.long
-def test_a_committer_killed_in_the_middle_goes_on_where_it_was(s3: Any, tmp_path: Path) -> None:
+def test_a_committer_killed_in_the_middle_resumes_at_its_offset(s3: Any, tmp_path: Path) -> None:
     ids = [f"request-{number:03d}" for number in range(150)]
     killed = committing_process(tmp_path, s3.url, "--commit-seconds", "0.01")
     try:
@@ -220,7 +220,7 @@ def test_a_committer_killed_in_the_middle_goes_on_where_it_was(s3: Any, tmp_path
     assert arrived(s3.url) == sorted([*ids, "last"])
 
 
-def test_a_committer_that_must_end_while_the_store_is_away_says_so(store: Store, s3: Any, tmp_path: Path) -> None:
+def test_a_committer_that_must_end_without_the_store_prints_a_warning(store: Store, s3: Any, tmp_path: Path) -> None:
     write(tmp_path, "a")
     store.stop()
     options = "--commit-seconds", "0.05", "--quiet-seconds", "0.2", "--grace-seconds", "0.5"
@@ -299,7 +299,7 @@ def test_windows_of_the_object_store_are_those_of_this_disk(s3: Any, tmp_path: P
         assert one.scored.sort("score").equals(other.scored.sort("score"))
 
 
-def test_a_table_in_the_object_store_is_maintained_by_who_reads_it(s3: Any, tmp_path: Path) -> None:
+def test_a_table_in_the_object_store_is_maintained_by_its_reader(s3: Any, tmp_path: Path) -> None:
     old = ServingPaths.for_spec(tmp_path / "runs", "shop", s3.url)
     for number in range(3):
         write(tmp_path, f"{number}")
@@ -311,7 +311,7 @@ def test_a_table_in_the_object_store_is_maintained_by_who_reads_it(s3: Any, tmp_
     assert arrived(s3.url) == []
 
 
-def test_without_an_object_store_logs_are_read_where_servers_wrote_them(tmp_path: Path) -> None:
+def test_without_an_object_store_logs_are_read_from_the_servers_folder(tmp_path: Path) -> None:
     stores = StorageConfig(folder=tmp_path / "runs" / "stores", objects="s3://bucket/prefix")
     assert serving_log_paths(stores, "shop") == ServingPaths.for_spec(tmp_path / "runs", "shop")
 

@@ -313,7 +313,7 @@ def test_no_manifest_holds_a_secret(objects: list[Object]) -> None:
     assert secrets(objects) == []
 
 
-def test_no_role_grants_more_than_needed(objects: list[Object]) -> None:
+def test_no_role_grants_unneeded_rights(objects: list[Object]) -> None:
     assert rights(objects) == []
 
 
@@ -510,7 +510,7 @@ def test_no_policy_cuts_off_the_pods_of_kubeflow_itself(objects: list[Object], l
 
 
 @pytest.mark.parametrize("name", ["shortlist-pipeline", "shortlist-trigger", "shortlist-watch"])
-def test_pods_may_reach_kubeflow_pipelines_in_its_own_namespace_and_in_theirs(objects: list[Object], name: str) -> None:
+def test_pods_may_reach_kubeflow_pipelines_in_both_namespaces(objects: list[Object], name: str) -> None:
     policies = {
         manifest["metadata"]["name"]: manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"
     }

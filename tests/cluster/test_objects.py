@@ -42,7 +42,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_downloaded_folder_equals_the_uploaded_one(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
+def test_a_downloaded_folder_equals_the_uploaded_folder(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     address = objects.put_folder(folder, KEY)
     assert address == objects.url(KEY) == f"{objects.root}/{KEY}"
     assert objects.put_folder(folder, KEY) == address  # the very same again

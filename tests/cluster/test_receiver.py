@@ -301,14 +301,14 @@ def test_other_alerts_are_accepted_and_start_no_training(
     assert not kubeflow.started
 
 
-def test_an_unknown_spec_is_named_and_does_not_block_ours(client: httpx.Client, kubeflow: Kubeflow) -> None:
+def test_an_unknown_spec_is_named_and_does_not_block_known_specs(client: httpx.Client, kubeflow: Kubeflow) -> None:
     two_alerts = notification(("ShortlistAlarm", "theirs", "firing"), ("ShortlistAlarm", "demo", "firing"))
     answer = client.post("/alerts", json=two_alerts).json()["alarms"]
     assert {spec: alarm["result"] for spec, alarm in answer.items()} == {"theirs": "unknown", "demo": "started"}
     assert len(kubeflow.started) == 1
 
 
-def test_a_spec_that_cannot_start_does_not_block_another(
+def test_a_spec_that_cannot_start_does_not_block_other_specs(
     files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: BearerTokens
 ) -> None:
     away = Kubeflow()
@@ -524,7 +524,7 @@ def test_a_concurrent_request_does_not_wait_forever(
     assert len(kubeflow.started) == 1
 
 
-def test_silent_connections_do_not_block_others(client: httpx.Client, kubeflow: Kubeflow) -> None:
+def test_silent_connections_do_not_block_other_connections(client: httpx.Client, kubeflow: Kubeflow) -> None:
     address = client.base_url.host, client.base_url.port
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(300)]

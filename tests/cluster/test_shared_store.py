@@ -144,7 +144,7 @@ def test_a_claim_of_a_killed_process_can_be_claimed(stores: str, store: Monitori
     assert store.recover() == ()
 
 
-def test_a_process_killed_during_a_write_blocks_no_other(stores: str, store: MonitoringStore) -> None:
+def test_a_process_killed_during_a_write_blocks_no_other_process(stores: str, store: MonitoringStore) -> None:
     with printed_line(process(stores, "\nwith store._lock(): print('in', flush=True); time.sleep(600)"), "in"):
         assert open_record_store(stores, "monitoring", "demo").is_locked("book")
     assert store.claim(decision())

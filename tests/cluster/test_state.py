@@ -91,7 +91,7 @@ def test_replace_overwrites_a_record(state: RecordStore) -> None:
     assert state.read("told/a.json") == "second"
 
 
-def test_a_removed_record_can_be_created_again(state: RecordStore) -> None:
+def test_a_removed_record_can_be_recreated(state: RecordStore) -> None:
     state.create("a", "1")
     state.remove("a")
     state.remove("a")

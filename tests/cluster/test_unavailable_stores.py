@@ -53,7 +53,7 @@ def test_a_store_that_does_not_answer_is_unavailable(call: Callable[[], None]) -
     assert "pa55" not in str(caught.value)
 
 
-def test_a_store_without_credentials_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_credentials_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(variable)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -36,7 +36,7 @@ FEATURES = [
 
 
 @pytest.mark.long
-def test_training_feast_and_triton_agree_on_all_of_them(small_spec: dict[str, Any], tmp_path: Path) -> None:
+def test_training_feast_and_triton_agree_on_all_features(small_spec: dict[str, Any], tmp_path: Path) -> None:
     spec = copy.deepcopy(small_spec) | {"name": "hours"}
     spec["data"] |= {"outcome_delay": "10m", "slate": {"gap_seconds": 1800}}
     spec["features"] = {"tile": "1h", "streaming": True, "columns": FEATURES}

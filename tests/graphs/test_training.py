@@ -277,7 +277,7 @@ def test_a_changed_model_section_trains_that_model_alone_and_bad_candidates_are_
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "scores"), STUCK.items())
-def test_a_candidate_without_skill_is_held_and_shown(held_run: Run, name: str, scores: str) -> None:
+def test_a_candidate_without_skill_is_held_with_its_page(held_run: Run, name: str, scores: str) -> None:
     reasons = " ".join(held_run.summary["reasons"][name])
     assert "passes every gate" not in reasons
     assert ("NaN" in reasons) == (scores == "NaN"), reasons

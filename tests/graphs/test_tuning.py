@@ -45,7 +45,7 @@ def test_the_command_writes_a_patch_and_leaves_the_spec_unchanged(finished: Any,
     assert "no model is called 'xgbost'; did you mean 'xgboost'" in str(refused.exception)
 
 
-def test_a_table_of_other_sections_is_not_used(finished: Any, tmp_path: Path) -> None:
+def test_a_table_of_other_sections_is_not_reused(finished: Any, tmp_path: Path) -> None:
     spec = parse_spec(yaml.safe_dump(finished.spec))
     assert newest_matching_table(spec, finished.runs, "demo").name == "table"
     changed_spec = parse_spec(yaml.safe_dump(finished.spec), changes=["data.source.seed=8"])

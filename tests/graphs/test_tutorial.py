@@ -131,7 +131,7 @@ def test_every_command_runs_as_printed(reader: Reader) -> None:
     assert "Blessed: " in reader.printed["4"]
 
 
-def test_an_answer_is_explained_and_its_outcome_kept(reader: Reader) -> None:
+def test_an_answer_is_explained_and_its_outcome_logged(reader: Reader) -> None:
     printed = reader.printed["5"]
     answer, _ = json.JSONDecoder().raw_decode(printed, printed.index('{"request_id"'))
     assert (answer["request_id"], len(answer["items"])) == ("first", 3)
@@ -139,7 +139,7 @@ def test_an_answer_is_explained_and_its_outcome_kept(reader: Reader) -> None:
     assert "request 'first' of " in printed and "  place  item  source" in printed
 
 
-def test_drift_is_named_and_its_model_takes_the_users_over(reader: Reader) -> None:
+def test_drift_is_named_and_its_model_gets_all_users(reader: Reader) -> None:
     assert "accepted  http://127.0.0.1" in reader.printed["6"]
     printed = reader.printed["7"]
     assert re.search(r"2026-03-1[345] 00:00 drifted: device", printed)
@@ -147,6 +147,6 @@ def test_drift_is_named_and_its_model_takes_the_users_over(reader: Reader) -> No
     assert "Version 2 was promoted" in printed
 
 
-def test_a_rollback_serves_the_first_version_again(reader: Reader) -> None:
+def test_a_rollback_returns_to_the_first_version(reader: Reader) -> None:
     assert re.search(r"Promoted: version 1 \(\w+\) serves everybody again in place of version 2", reader.printed["8"])
     assert "shop: stopped " in reader.printed["8"]

@@ -57,7 +57,7 @@ def test_the_oldest_supported_gpu_is_accepted(machine: Machine) -> None:
     assert find_device().name == "Tesla T4"
 
 
-def test_the_first_visible_gpu_is_used(machine: Machine) -> None:
+def test_the_first_visible_gpu_is_the_device(machine: Machine) -> None:
     machine({"name": "first"}, {"name": "second", "uuid": "GPU-1"}, visible="1,0")
     assert find_device().name == "second"
     machine({"name": "first"}, {"name": "second", "uuid": "GPU-1"}, visible="GPU-1")

@@ -68,7 +68,7 @@ def test_decision_records_that_are_cited_exist() -> None:
         assert {int(number) for number in cited} <= numbers, path
 
 
-def test_a_dead_link_is_found(tmp_path: Path) -> None:
+def test_a_dead_link_is_reported(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# Title\n\n## What to do, and when\n")
     page = tmp_path / "page.md"
     good = "[a](other.md) [b](other.md#what-to-do-and-when) [c](https://example.org/x) `[d](code.md)`\n"

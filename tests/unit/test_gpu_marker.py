@@ -58,7 +58,7 @@ def test_every_test_that_needs_a_gpu_lies_where_it_is_left_out_by_name(in_gpu: b
         ("def test_a():\n    if torch.cuda.is_available(): pytest.skip('there is a GPU')", False, []),
     ],
 )
-def test_the_rule_finds_what_breaks_it(text: str, in_gpu: bool, said: list[str]) -> None:
+def test_the_rule_reports_violations(text: str, in_gpu: bool, said: list[str]) -> None:
     assert list(problems(text, in_gpu=in_gpu)) == said
 
 
@@ -68,7 +68,7 @@ def test_ci_leaves_them_out_by_name() -> None:
     assert "\t@$(BIN)/pytest -m gpu -rs\n" in makefile
 
 
-def test_ci_runs_the_long_tests_too() -> None:
+def test_ci_runs_the_long_tests() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
     assert '\t@$(call run_tests,-m "long and not gpu",2)\n' in makefile
     assert "\nrun_tests = $(BIN)/pytest $(1) -n $(WORKERS) --maxprocesses $(2) --durations 25 \\\n" in makefile

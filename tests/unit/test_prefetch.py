@@ -20,7 +20,7 @@ def test_prefetched_items_are_in_order_and_from_another_thread() -> None:
     assert threading.get_ident() not in {thread for _, thread in items}
 
 
-def test_an_error_is_raised_after_the_items_before_it() -> None:
+def test_an_error_is_raised_after_the_preceding_items() -> None:
     def failing_numbers() -> Iterator[int]:
         yield 1
         raise ValueError("torn")

@@ -178,7 +178,7 @@ REPLACED = {
 }
 
 
-def test_no_private_name_of_another_library_is_used() -> None:
+def test_no_private_name_of_another_library_is_imported() -> None:
     assert listed(private_names, A_PRIVATE_NAME) == PRIVATE
 
 
@@ -190,7 +190,7 @@ def test_no_private_method_of_another_library_is_overridden() -> None:
     assert set(overridden(modules(A_CLASS_WITH_BASES))) == set()
 
 
-def test_each_of_them_would_be_found() -> None:
+def test_each_violation_would_be_reported() -> None:
     text = """
 import sys
 import torch._dynamo, typeguard

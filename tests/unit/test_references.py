@@ -31,7 +31,7 @@ def test_what_pages_refer_to_exists() -> None:
         ("Check it.\n\n    Raises:\n        ValueError: It does not fit.\n        SpecError: Nor this.\n    ", []),
     ],
 )
-def test_a_stale_name_is_found(tmp_path: Path, description: str, stale: list[str]) -> None:
+def test_a_stale_name_is_reported(tmp_path: Path, description: str, stale: list[str]) -> None:
     path = tmp_path / "module.py"
     path.write_text(f'"""A module."""\n\n\ndef f():\n    """{description}"""\n')
     assert [reference.text for reference in docstring_references(path)] == stale
@@ -40,5 +40,5 @@ def test_a_stale_name_is_found(tmp_path: Path, description: str, stale: list[str
 @pytest.mark.parametrize(
     "text", ["gates.min_auc", "SHORTLIST_TRITON_VENV", "--data", "deploy/docker", "kfp.dsl", "0.05"]
 )
-def test_what_exists_is_known(text: str) -> None:
+def test_existing_names_are_accepted(text: str) -> None:
     assert exists(text, ROOT / "README.md")

@@ -60,7 +60,7 @@ def test_an_extension_that_cannot_be_loaded_is_refused(points: list[EntryPoint],
         Registry[type]("shapes", {}).complete()
 
 
-def test_addresses_are_loaded_one_by_one(points: list[EntryPoint]) -> None:
+def test_addresses_are_loaded_separately(points: list[EntryPoint]) -> None:
     points += [shape("square"), shape("broken", "no_such_package:Square")]
     shapes = AddressRegistry("shapes", {}).complete()
     assert dict(shapes) == {"square": "their_package:Square", "broken": "no_such_package:Square"}

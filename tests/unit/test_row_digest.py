@@ -76,7 +76,7 @@ def test_digests_depend_on_values_and_not_on_order_or_files(tmp_path: Path) -> N
     assert [day for day, digest in log_digests.items() if changed[day] != digest] == [str(MONDAY)]
 
 
-def test_noted_digests_are_not_computed_again(tmp_path: Path) -> None:
+def test_noted_digests_are_not_recomputed(tmp_path: Path) -> None:
     table = validate_lines(tmp_path / "log", GOOD)
     noted = table.model_copy(update={"notes": {DIGESTS: {str(MONDAY): "as noted"}}})
     tuesday = table.days[1]

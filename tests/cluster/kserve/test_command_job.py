@@ -51,7 +51,7 @@ def _outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
 
-def test_the_job_has_the_rollouts_account_and_secrets_by_reference_only() -> None:
+def test_the_job_has_the_rollouts_account_and_only_references_to_secrets() -> None:
     cluster = CLUSTER.model_copy(update={"secrets": (SECRET,)})
     job = command_job(cluster, "demo", "name: demo\n", ["deploy-canary", "--version", "3"])
     pod = job["spec"]["template"]["spec"]
@@ -77,7 +77,7 @@ def test_an_image_without_digest_is_refused_before_anything_is_created() -> None
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_log_is_printed_the_exit_code_returned_and_nothing_left(
+def test_the_log_is_printed_the_exit_code_returned_and_the_job_deleted(
     kube: KubeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], code: int
 ) -> None:
     kube.make_job_pod = printing(tmp_path, f"import sys; print('one'); print('two'); sys.exit({code})")
@@ -141,7 +141,7 @@ time.sleep(60)
 """
 
 
-def test_control_c_ends_the_command_in_its_pod_as_it_would_here(
+def test_control_c_ends_the_command_in_its_pod_like_a_local_process(
     kube: KubeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kube.make_job_pod = printing(tmp_path, ABORTING)

@@ -102,7 +102,7 @@ def test_a_version_that_kserve_calls_ready_and_that_cannot_answer_is_not_ready(
         ([{"addresses": ["10.0.0.1"]}], True),  # unknown counts as ready
     ],
 )
-def test_endpoints_are_read_as_kubernetes_writes_them(endpoints: list[Object] | None, is_ready: bool) -> None:
+def test_endpoints_are_read_from_kubernetes_endpoint_slices(endpoints: list[Object] | None, is_ready: bool) -> None:
     assert has_ready_endpoint({"endpoints": endpoints}) == is_ready
 
 
@@ -258,14 +258,14 @@ def test_a_version_that_is_there_stays_though_the_spec_names_its_image_otherwise
     later_world.fleet().verify(1)
 
 
-def test_image_tags_are_accepted_where_the_spec_allows_them(kube: KubeServer, tmp_path: Path) -> None:
+def test_image_tags_are_accepted_where_the_spec_allows_tags(kube: KubeServer, tmp_path: Path) -> None:
     images = Images(pipeline="shortlist:1", triton="triton:1", allow_tags=True)
     world = World(tmp_path, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
     world.fleet().deploy(world.deployment(2))
     assert kube.named("InferenceService") == [world.name(2)]
 
 
-def test_an_exceeded_quota_is_an_error_that_leaves_nothing(world: World, kube: KubeServer) -> None:
+def test_an_exceeded_quota_is_an_error_that_leaves_no_object(world: World, kube: KubeServer) -> None:
     quota = "exceeded quota: models, requested: count/inferenceservices=1, used: 1, limited: 1"
     kube.faults = [Fault("403", "POST", "inferenceservices", message=quota)]
     with pytest.raises(ClusterError, match=rf"refused \(403\): {quota}"):
@@ -460,7 +460,7 @@ def test_a_version_that_somebody_edited_is_not_routed_to(world: World, kube: Kub
         world.fleet().verify(2)
 
 
-def test_a_version_with_another_digest_is_not_taken_over(world: World, kube: KubeServer) -> None:
+def test_a_version_with_another_digest_is_not_adopted(world: World, kube: KubeServer) -> None:
     deploy_candidate(world)
     kube.edit("InferenceService", world.name(2), lambda live: annotate(live, DIGEST_ANNOTATION, "f" * 16))
     with pytest.raises(IntegrityError, match="serves digest ffffffffffffffff, and version 2 has digest"):

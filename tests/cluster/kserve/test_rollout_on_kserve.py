@@ -271,7 +271,7 @@ def test_the_former_version_is_kept_for_the_declared_time_and_takes_the_users_ba
     assert (record.state.phase, is_back(world, kube)) == (Phase.ROLLED_BACK, True)
 
 
-def test_the_former_version_is_deleted_when_the_declared_time_is_over(kube: KubeServer, tmp_path: Path) -> None:
+def test_the_former_version_is_deleted_after_the_declared_time(kube: KubeServer, tmp_path: Path) -> None:
     world = World(tmp_path, kube.url, keep_former_seconds=0.2)
     world.serve(1)
     record = world.roll_out().canary()

@@ -119,14 +119,14 @@ def test_a_forged_alert_is_refused_and_a_true_one_starts_a_run(
     assert server.stored["runs"] == []
 
 
-def test_a_receiver_that_takes_every_token_is_found(cluster: tuple[Acceptance, ReceiverPod]) -> None:
+def test_a_receiver_that_takes_every_token_fails_the_check(cluster: tuple[Acceptance, ReceiverPod]) -> None:
     fault = "from monitoring.receiver.bearer import BearerTokens\nBearerTokens.is_authorized = lambda *_: True\n"
     cluster[1].program = PROGRAM.replace("import secrets\n", f"import secrets\n{fault}", 1)
     with pytest.raises(RowFailedError, match="a forged alert got 200, wanted 401"):
         acceptance.a_forged_webhook_is_refused(cluster[0])
 
 
-def test_a_receiver_that_may_not_start_runs_is_found(
+def test_a_receiver_that_may_not_start_runs_fails_the_check(
     cluster: tuple[Acceptance, ReceiverPod], server: KubeflowServer
 ) -> None:
     """As with a token of another audience, or without the Role in Kubeflow's API group."""

@@ -117,7 +117,7 @@ def missing(file: Path) -> list[str]:
     return [str(finding) for finding in findings(file) if finding.state == "missing"]
 
 
-def test_a_cluster_with_everything_lacks_nothing(spec_file: Path, server: KubeflowServer) -> None:
+def test_a_complete_cluster_passes_every_check(spec_file: Path, server: KubeflowServer) -> None:
     states = {finding.subject: finding.state for finding in findings(spec_file, server.url)}
     assert set(states.values()) == {"ok"}, states
     assert len(states) == 26 + len(PLURALS) + 3
@@ -242,7 +242,7 @@ SMALL = {"spec": {"selector": {}, "template": {"spec": {"containers": [{"name": 
         ),
     ],
 )
-def test_what_is_missing_is_named_with_what_mends_it(
+def test_missing_parts_are_named_with_their_remedy(
     kube: KubeServer, spec_file: Path, spoil: Callable[[KubeServer], object], line: str
 ) -> None:
     spoil(kube)

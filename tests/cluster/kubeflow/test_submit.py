@@ -59,7 +59,7 @@ def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec:
 
 
 @pytest.mark.filterwarnings("ignore:This client only works with Kubeflow Pipeline:FutureWarning")
-def test_kubeflows_own_client_lists_the_run_and_starts_its_version_again(
+def test_kubeflows_own_client_lists_the_run_and_reruns_its_version(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
     submitted = submit_run(submission, spec, client(server))
@@ -191,7 +191,9 @@ def test_transient_failures_are_retried_without_duplicates(
     ]
 
 
-def test_a_pipeline_created_concurrently_is_used(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+def test_a_concurrently_created_pipeline_is_reused_for_the_run(
+    server: KubeflowServer, spec: Spec, submission: Submission
+) -> None:
     def make_it_first(name: str) -> None:
         if name == "pipeline_service_create_pipeline" and not server.stored["pipelines"]:
             server._add("pipelines", {"name": "demo-training", "display_name": "demo-training"})
@@ -318,7 +320,7 @@ def test_in_multi_user_mode_calls_name_the_namespace(spec: Spec, submission: Sub
         ] * 2
 
 
-def test_objects_on_later_pages_of_a_listing_are_found(
+def test_a_listing_contains_the_objects_of_later_pages(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
     experiment = client(server).ensure_experiment(spec.runtime.cluster.kfp_experiment)

@@ -116,7 +116,7 @@ def played(tmp_path: Path) -> Iterator[Played]:
         yield Played(cluster, pipelines, world, kube)
 
 
-def test_a_sound_cluster_passes_every_row_and_nothing_is_left(played: Played) -> None:
+def test_a_sound_cluster_passes_every_row_and_every_object_is_deleted(played: Played) -> None:
     lines: list[str] = []
     (played.world.models.folder / "champion.json").unlink()
     outcomes = acceptance.run_rows(played.cluster, lines.append)
@@ -239,7 +239,7 @@ def test_a_written_service_finds_a_fault_of_kserve(
         acceptance.kserve_runs_a_written_service(cluster, body, wait_seconds=3)
 
 
-def test_a_kserve_that_says_nothing_of_a_part_is_found(
+def test_a_kserve_that_omits_a_component_status_fails_its_row(
     kserve: tuple[RealCluster, KubeServer, Object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, kube, body = kserve
@@ -248,7 +248,7 @@ def test_a_kserve_that_says_nothing_of_a_part_is_found(
         acceptance.kserve_runs_a_written_service(cluster, body, wait_seconds=0.3)
 
 
-def test_a_right_that_an_account_lacks_is_found() -> None:
+def test_a_missing_right_of_an_account_fails_its_row() -> None:
     with bare_api.running() as server:
         cluster = RealCluster(client.ApiClient(client.Configuration(host=server.url)), "ml")
         assert wrong_rights(cluster, ["shortlist-rollout"]) == []
@@ -258,14 +258,14 @@ def test_a_right_that_an_account_lacks_is_found() -> None:
         ]
 
 
-def test_a_canary_that_is_rolled_back_for_want_of_traffic_proves_nothing(played: Played) -> None:
+def test_a_canary_that_is_rolled_back_for_want_of_traffic_is_no_proof(played: Played) -> None:
     played.world.serve(1)
     played.cluster.canary_deadline_seconds = 0.0
     with pytest.raises(RowFailedError, match="rolled back at its deadline, not when it was lost"):
         acceptance.a_canary_without_transformer_is_rolled_back(played.cluster)
 
 
-def test_a_row_that_cannot_be_tried_says_why(played: Played) -> None:
+def test_a_row_that_cannot_be_tried_gives_its_reason(played: Played) -> None:
     played.cluster.pipelines = played.cluster.post_alert = None
     for row, reason in ((acceptance.a_training_succeeds, "HOST=http"), (acceptance.a_forged_webhook_is_refused, "rec")):
         with pytest.raises(RowSkippedError, match=reason):

@@ -80,7 +80,7 @@ def test_what_specs_have_left_is_removed_by_a_pod_that_reaches_the_stores(tmp_pa
     assert pods["spec"]["containers"][0]["command"][-2:] == ["name: test-1\n", "name: test-1-alerted\n"]
 
 
-def test_the_small_spec_runs_where_the_named_one_does_under_names_of_its_own(tmp_path: Path) -> None:
+def test_the_small_spec_runs_beside_the_named_spec_under_separate_names(tmp_path: Path) -> None:
     named = load_spec(ROOT / "deploy/k8s/specs/demo.yaml").runtime
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(small_spec(ROOT / "deploy/k8s/specs/demo.yaml", "test-1")))
     spec = load_spec(tmp_path / "spec.yaml")

@@ -68,7 +68,7 @@ def test_without_traffic_nothing_is_ever_promoted(stack_up: Any) -> None:
     stack_up.restore()
 
 
-def test_a_stack_that_is_stopped_during_a_rollout_serves_the_former_version_again(stack_up: Any) -> None:
+def test_a_stack_that_is_stopped_during_a_rollout_returns_to_the_former_version(stack_up: Any) -> None:
     former = stack_up.champion
     rollout = stack_up.begin(stack_up.other_version, stack_up.deployer_with({}, {"interval_seconds": 200}))
     stack_up.reaches(Phase.WATCHING, 10)

@@ -36,7 +36,7 @@ def check(entries: list[dict[str, Any]]) -> None:
     assert len(asked) == 3 and all(target.select(entries) for target in asked)
 
 
-def test_it_kills_servers_and_measures_all_that_is_asked(tmp_path: Path) -> None:
+def test_it_kills_servers_and_measures_all_targets(tmp_path: Path) -> None:
     # It forks itself, so it runs in a process that has no threads.
     done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]

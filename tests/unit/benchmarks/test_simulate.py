@@ -33,5 +33,5 @@ def test_one_processor_plays_10_000_rollouts_a_minute(played: int, missed: list[
     assert missed_names(simulate.lines_of(played, 30.0, is_broken=False)) == missed
 
 
-def test_a_broken_rule_is_below_what_is_asked() -> None:
+def test_a_broken_rule_misses_its_target() -> None:
     assert missed_names(simulate.lines_of(5_000, 30.0, is_broken=True)) == ["histories that break a rule"]

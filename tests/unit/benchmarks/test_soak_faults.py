@@ -30,7 +30,7 @@ def test_a_request_is_lost_by_the_fault_during_which_it_was_due_or_failed() -> N
     ]
 
 
-def test_every_kind_of_harm_is_done_once_at_least_and_what_is_not_possible_is_said(monkeypatch: Any) -> None:
+def test_every_kind_of_harm_is_done_at_least_once_or_reported_as_impossible(monkeypatch: Any) -> None:
     done: list[str] = []
 
     def impossible() -> None:

@@ -65,7 +65,7 @@ def test_every_asked_figure_belongs_to_a_program() -> None:
     assert len({one.row for one in TARGETS}) == len(TARGETS)
 
 
-def test_a_program_that_fails_hides_no_other(
+def test_a_program_that_fails_hides_no_other_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The first program stops with an error, the second measures too little, the third reaches what is asked."""
@@ -100,7 +100,7 @@ def test_the_table_fits_a_hundred_columns(monkeypatch: pytest.MonkeyPatch, capsy
     assert any("252,093" in line and "1.50" in line for line in printed)
 
 
-def test_results_of_another_processor_are_kept_and_never_shown_as_this_ones(
+def test_results_of_another_processor_are_kept_under_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scoring in bf16 was called reached on a processor that has none."""

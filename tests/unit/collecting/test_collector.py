@@ -340,7 +340,7 @@ def test_a_slate_that_is_asked_for_again_counts_once_whatever_it_holds(shop: Sho
     assert shop.collect().batches[0].counts.repeated_requests == 1
 
 
-def test_collected_rows_say_who_contributed_them(shop: Shop) -> None:
+def test_collected_rows_name_their_contributor(shop: Shop) -> None:
     shop.serving = Serving.model_validate({"backends": ["10.0.0.0/8"]})
     senders = ["10.1.2.3", "192.0.2.7", None]
     shop.answer(*({"request_id": f"r{place}", "sender": sender} for place, sender in enumerate(senders)))
@@ -374,7 +374,7 @@ def test_ten_thousand_addresses_of_one_network_have_the_share_of_one_address(sho
     assert [count for _, count in kept[2:]] == [2] * 1_000
 
 
-def test_a_withdrawn_batch_is_left_out_and_its_answers_are_not_collected_again(shop: Shop) -> None:
+def test_a_withdrawn_batch_is_left_out_and_its_answers_are_not_recollected(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     shop.answer({"request_id": "b"}, server=1)
     shop.outcome({"request_id": "a", "row": 0})

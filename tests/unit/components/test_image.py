@@ -36,12 +36,12 @@ def test_an_image_without_digest_is_refused_in_production() -> None:
         resolve_images(Images(pipeline=PIPELINE, triton="nvcr.io/nvidia/tritonserver:26.10-py3"))
 
 
-def test_the_compiled_in_image_has_a_tag_and_is_refused_too() -> None:
+def test_the_compiled_in_image_with_a_tag_is_refused() -> None:
     with pytest.raises(ShortlistError, match=r"images\.pipeline: .*has no digest"):
         resolve_images(Images())
 
 
-def test_tags_are_allowed_by_the_spec_unless_the_caller_forbids_them() -> None:
+def test_tags_are_allowed_by_the_spec_unless_the_caller_forbids_tags() -> None:
     images = Images(pipeline="team/shortlist:1.2", allow_tags=True)
     assert resolve_images(images).pipeline == "team/shortlist:1.2"
     with pytest.raises(ShortlistError, match="has no digest"):

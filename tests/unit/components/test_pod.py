@@ -75,7 +75,7 @@ def test_a_step_runs_no_more_often_than_declared(
     assert attempts(tmp_path) == 1
 
 
-def test_a_mistake_of_the_user_is_not_tried_again(
+def test_a_mistake_of_the_user_is_not_retried(
     executor_input: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RETRIES_VARIABLE, "2")

@@ -39,7 +39,7 @@ def random_slates(world: AnsweringWorld, requests: Requests, day: int, random: n
     return np.stack([random.choice(world.published(day), 10, replace=False) for _ in requests.user])
 
 
-def test_users_click_as_planted_and_only_what_they_have_seen() -> None:
+def test_users_click_as_planted_and_only_seen_items() -> None:
     world = AnsweringWorld(SOURCE, 1_000, first_day=10)
     events, rewards, slates = play_days(world, range(10, 13), "chance")
     seen = events.filter("seen")
@@ -62,7 +62,7 @@ def test_the_best_slates_have_the_highest_reward_and_bring_users_back_sooner() -
     assert best_count > 1.08 * chance_count
 
 
-def test_no_slate_has_a_higher_reward_than_the_best_one() -> None:
+def test_no_slate_has_a_higher_reward_than_the_best_slate() -> None:
     world, random = AnsweringWorld(SOURCE, 500, first_day=10), np.random.default_rng(3)
     requests = world.ask(10.3)
     best = world.expected_rewards(requests, world.best_slates(requests))
@@ -100,7 +100,7 @@ PLANTED_DIGEST = "eb23cec92f7027b1fc1348b9773d003b22feaf6783e7389fe9925968e0df98
 """Digest of the planted probabilities of clicks in the shipped demo, in millionths."""
 
 
-def test_the_planted_function_of_the_demo_stays_what_it_is() -> None:
+def test_the_planted_function_of_the_demo_keeps_its_digest() -> None:
     spec = yaml.safe_load((Path(__file__).parents[3] / "pipelines/specs/demo.yaml").read_text())
     source = GeneratedSource.model_validate(spec["data"]["source"])
     random, count = np.random.default_rng(0), 20_000

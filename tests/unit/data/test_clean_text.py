@@ -125,16 +125,16 @@ def test_many_rows_stay_in_order_and_keep_what_they_lack() -> None:
         "1,a\rb,x,1.5,t",
     ],
 )
-def test_what_is_not_plainly_right_is_left_to_others(row: str) -> None:
+def test_text_that_is_not_plainly_right_is_left_to_the_other_reader(row: str) -> None:
     assert parsed(f"1,a,x,1.5,t\n{row}\n1,a,x,1.5,t\n") is None
 
 
-def test_bytes_that_are_no_utf8_are_left_to_others() -> None:
+def test_bytes_that_are_no_utf8_are_left_to_the_other_reader() -> None:
     assert parsed(b"1,a,x,1.5,caf\xc3\xa9\n") is not None
     assert parsed(b"1,a,x,1.5,caf\xe9\n") is None
 
 
-def test_a_null_value_that_holds_a_separator_hides_nothing() -> None:
+def test_a_null_value_that_holds_a_separator_hides_no_row() -> None:
     parsed_frame = parsed("1,a,x,1.5,t\n", null_values=("1,a", "x,1.5,t\n1"))
     assert parsed_frame is not None
     assert parsed_frame.row(0) == (1, 10, 1.5, "t")

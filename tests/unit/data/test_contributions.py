@@ -69,7 +69,7 @@ def test_one_sender_alone_is_not_cut() -> None:
     assert find_excesses(rows, 0.01).null_count() == 500
 
 
-def test_a_request_holds_an_item_as_often_as_others_do() -> None:
+def test_a_request_holds_an_item_as_often_as_other_requests() -> None:
     requests = [*range(146), *[999] * 1_500]
     rows = rows_of([str(request) for request in requests], **{BY_REQUEST: requests, "item": [7] * 1_646})
     reasons = find_excesses(rows, 0.01, "item")
@@ -80,7 +80,7 @@ def test_a_request_holds_an_item_as_often_as_others_do() -> None:
 
 
 @pytest.mark.parametrize("by", [BY_USER, BY_SENDER])
-def test_a_user_or_sender_has_a_share_of_each_item_or_four_times_what_others_have(by: str) -> None:
+def test_a_user_or_sender_has_a_share_of_each_item_or_four_times_that_of_other_users(by: str) -> None:
     for others, most in ((146, 4), (1_000, 10)):  # c = 0.01 (1 000 + c)
         items = [7] * others + [8] * 9_000 + [7] * 1_500
         names = [*map(str, range(others + 9_000)), *["greedy"] * 1_500]
@@ -89,7 +89,7 @@ def test_a_user_or_sender_has_a_share_of_each_item_or_four_times_what_others_hav
         assert dict(kept["item"].value_counts().iter_rows()) == {7: others + most, 8: 9_000}
 
 
-def test_heavy_rows_count_as_many() -> None:
+def test_heavy_rows_count_by_their_weight() -> None:
     rows = rows_of([str(number) for number in range(1_000)]).with_columns(
         pl.when(pl.col(BY_USER) == "7").then(1_500).otherwise(10).alias(AMOUNT)
     )

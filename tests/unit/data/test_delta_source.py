@@ -86,7 +86,7 @@ def test_a_declared_column_may_be_one_that_the_table_is_partitioned_by(tmp_path:
     assert read["page"].to_list() == log_rows()["page"].fill_null("none").to_list()
 
 
-def test_a_column_that_was_added_later_is_null_before(tmp_path: Path) -> None:
+def test_a_column_that_was_added_later_is_null_in_old_rows(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "log", log_rows(0, 1).drop("price").to_arrow())
     write_deltalake(tmp_path / "log", log_rows(1, 1).to_arrow(), mode="append", schema_mode="merge")
     table = ingest(declared(kind="delta", path="log"), tmp_path, tmp_path / "raw", RUNTIME)
@@ -105,7 +105,7 @@ def test_a_declared_version_is_read_whatever_was_added_since(tmp_path: Path) -> 
     assert ingest(newest, tmp_path, tmp_path / "newest", RUNTIME).notes["raw_rows"] == 40
 
 
-def test_tables_that_cannot_be_read_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_tables_that_cannot_be_read_are_refused_with_the_next_step(tmp_path: Path) -> None:
     delta = declared(kind="delta", path="log")
     with pytest.raises(DataError, match=r"log: no Delta table \(there is no folder _delta_log\); check data.source"):
         ingest(delta, tmp_path, tmp_path / "raw", RUNTIME)

@@ -97,7 +97,7 @@ def test_side_tables_cover_all_users_and_items_of_the_log(folder: Path, log: pl.
 
 
 @pytest.mark.parametrize("kind", ["new_items", "changed_tastes", "broken_column", "volume_collapse"])
-def test_a_drift_does_not_change_the_days_before_it(kind: str, log: pl.DataFrame, tmp_path: Path) -> None:
+def test_a_drift_does_not_change_earlier_days(kind: str, log: pl.DataFrame, tmp_path: Path) -> None:
     drifted = generate_rows(tmp_path / "log", Drift(kind=kind, from_day=FROM_DAY, strength=0.5))  # type: ignore[arg-type]
     assert rows_before_drift(drifted).equals(rows_before_drift(log))
     assert not rows_after_drift(drifted).equals(rows_after_drift(log))

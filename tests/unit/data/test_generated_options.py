@@ -75,7 +75,7 @@ def log_with_bias(folder: Path) -> pl.DataFrame:
     return generate_rows(build_source(position_bias={"strength": 3.0}), folder / "biased")
 
 
-def test_likes_add_columns_and_change_no_others(plain_log: pl.DataFrame, log_with_likes: pl.DataFrame) -> None:
+def test_likes_add_columns_and_change_no_other_column(plain_log: pl.DataFrame, log_with_likes: pl.DataFrame) -> None:
     assert log_with_likes.columns == [*plain_log.columns, "is_like", LIKE_PROBABILITY]
     assert log_with_likes.select(plain_log.columns).equals(plain_log)
 

@@ -207,12 +207,12 @@ def test_the_files_may_end_within_a_day_where_live_traffic_goes_on(train: Train,
         (requests_of(0, 1_500), "volume", "volume: 15 000 rows on 2024-01-09 (7.5 times the median 2 000 before)"),
     ],
 )  # fmt: skip
-def test_what_live_traffic_breaks_is_said(train: Train, rows: pl.DataFrame, rule: str, problem: str) -> None:
+def test_rules_that_live_traffic_breaks_are_reported(train: Train, rows: pl.DataFrame, rule: str, problem: str) -> None:
     (warning,) = train(rows).notes["warnings"]
     assert warning.startswith(f"Rows of live traffic break rule {rule}, and stop nothing: {problem}")
 
 
-def test_the_next_training_is_as_if_a_withdrawn_batch_had_not_been(log: Path) -> None:
+def test_the_next_training_equals_one_without_the_withdrawn_batch(log: Path) -> None:
     data = Data.model_validate(DECLARED)
     batches = [requests_of(place * 1_000, 500) for place in range(3)]
     with_batch, without_batch = (f"{log / name}#1" for name in ("with", "without"))

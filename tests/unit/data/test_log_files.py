@@ -36,7 +36,7 @@ def rows_of_day(day: int, **columns: Any) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
-def test_a_column_that_older_files_lack_is_null_there(
+def test_a_column_that_older_files_lack_is_null_in_their_rows(
     ending: str, tmp_path: Path, declare: Declare, read: Read
 ) -> None:
     for day in range(4):
@@ -63,7 +63,7 @@ def test_a_column_that_disappears_or_that_every_row_needs_is_refused(
         read(declare(COLUMNS, source={"path": "*.csv"}), tmp_path)
 
 
-def test_a_nameless_column_is_passed_over(tmp_path: Path, declare: Declare, read: Read) -> None:
+def test_a_nameless_column_is_ignored(tmp_path: Path, declare: Declare, read: Read) -> None:
     rows_of_day(0, device=pl.lit("web")).with_row_index("").write_csv(tmp_path / "log.csv")
     rows, _, _ = read(declare(COLUMNS), tmp_path / "log.csv")
     assert rows.height == ROWS_PER_FILE and "" not in rows.columns
@@ -75,7 +75,7 @@ def test_the_delimiter_is_declared(tmp_path: Path, declare: Declare, read: Read)
     assert rows["device"].unique().to_list() == ["a,b"] and rows["user_id"].n_unique() == 50
 
 
-def test_an_integer_key_with_leading_zeros_is_quarantined_and_a_text_key_keeps_them(
+def test_leading_zeros_of_an_integer_key_are_quarantined_and_of_a_text_key_preserved(
     tmp_path: Path, declare: Declare, read: Read
 ) -> None:
     key = pl.when(pl.int_range(pl.len()) == 7).then(pl.lit("0101")).otherwise(pl.col("user_id").cast(pl.String))
@@ -106,7 +106,7 @@ def test_unsigned_keys_of_64_bits_are_read_as_texts(tmp_path: Path, declare: Dec
     assert str(2**63) in rows["user_id"].to_list() and rows["user_id"].n_unique() == 50
 
 
-def test_the_check_names_a_key_that_is_written_in_two_ways(tmp_path: Path, declare: Declare) -> None:
+def test_the_check_names_a_key_that_is_written_in_two_forms(tmp_path: Path, declare: Declare) -> None:
     for day in range(6):
         key = pl.concat_str(pl.col("user_id"), pl.lit(".0" if day == 5 else ""))
         rows_of_day(day, device=pl.lit("ios")).with_columns(user_id=key).write_csv(tmp_path / f"{day}.csv")

@@ -72,7 +72,7 @@ def _random_rows(chance: float) -> Rows:
     return [(int(item), 1, chance, "v1", 1) for item in items]
 
 
-def test_uniform_propensities_sum_to_one(judge_rows: Callable[[Rows], list[tuple[str, str]]]) -> None:
+def test_uniform_propensities_sum_to_1(judge_rows: Callable[[Rows], list[tuple[str, str]]]) -> None:
     assert judge_rows(_random_rows(1 / ITEMS)) == []
 
 

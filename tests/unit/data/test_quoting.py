@@ -45,7 +45,7 @@ def test_a_broken_quote_is_blamed_on_the_line_where_it_opens(data: bytes, line: 
     assert line in rows_of(data)[1]
 
 
-def test_lines_after_a_broken_quote_are_rows_again() -> None:
+def test_lines_after_a_broken_quote_are_rows() -> None:
     assert rows_of(b'1,"open\n2,"x\ny"\n3,c\n')[0] == [b'1,"open\n', b'2,"x\ny"\n', b"3,c\n"]
 
 
@@ -73,7 +73,7 @@ def test_quotes_that_mean_nothing_stop_the_reading() -> None:
 
 
 @given(st.lists(st.lists(TEXT, min_size=1, max_size=3), min_size=1, max_size=5))
-def test_whatever_a_csv_writer_writes_is_cut_as_its_reader_cuts_it(table: list[list[str]]) -> None:
+def test_output_of_a_csv_writer_is_cut_like_by_its_reader(table: list[list[str]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(table)
     rows, broken, _ = rows_of(text.getvalue().encode())

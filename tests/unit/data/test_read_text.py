@@ -66,7 +66,7 @@ def test_a_clean_log_gets_its_declared_types(tmp_path: Path, declare: Declare, r
 
 
 @pytest.mark.parametrize(("name", "pack"), [("log.csv", bytes), ("log.csv.gz", gzip.compress), ("log.csv.zst", zstd)])
-def test_packed_files_read_as_plain_ones(
+def test_packed_files_read_as_plain_files(
     tmp_path: Path, declare: Declare, read: Read, name: str, pack: Callable[[bytes], bytes]
 ) -> None:
     rows, _, _ = read(declare(), written(tmp_path, pack((HEADER + ROW * 3).encode()), name))
@@ -239,7 +239,7 @@ def test_null_values_are_nulls_in_every_type(tmp_path: Path, declare: Declare, r
     assert rows.select("user_id", "price").rows() == [(None, None), (None, None)]
 
 
-def test_integers_may_be_written_as_floats_and_flags_as_words(tmp_path: Path, declare: Declare, read: Read) -> None:
+def test_integers_may_be_written_as_floats_and_flags_as_texts(tmp_path: Path, declare: Declare, read: Read) -> None:
     rows, rejected, _ = read(declare(), written(tmp_path, HEADER + f"{NOON},7.0,2,True\n{NOON}, 8 ,nan,false\n"))
     assert rows.select("user_id", "price", "label").rows() == [(7, 2.0, 1), (8, None, 0)]
     assert rejected.is_empty()

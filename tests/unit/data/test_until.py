@@ -44,7 +44,7 @@ def validate_log(tmp_path: Path, declare: Callable[..., Any], judge: Callable[..
     return validate_clicks
 
 
-def test_future_rows_are_quarantined_without_effect_on_the_others(
+def test_future_rows_are_quarantined_without_effect_on_the_other_rows(
     validate_log: Callable[..., Outcome],
 ) -> None:
     valid, bad, table = validate_log(clicks(6), rules={"max_quarantined_share": 0.0})

@@ -256,7 +256,7 @@ def test_a_leaking_side_column_is_refused(validate_log: Judged) -> None:
         validate_log(log, users, columns=columns, rules={"allow_leak": ["user_id"]})
 
 
-def test_all_problems_are_reported_and_the_quarantine_is_kept(tmp_path: Path, validate_log: Judged) -> None:
+def test_all_problems_are_reported_and_the_quarantine_is_written(tmp_path: Path, validate_log: Judged) -> None:
     broken_log = clicks().with_columns(click=pl.when(pl.int_range(pl.len()) < 16).then(2).otherwise(1))
     quarantine_path = tmp_path / "quarantine" / Files.QUARANTINE
     with pytest.raises(DataError) as refused:

@@ -55,7 +55,7 @@ def run_target(target: str, failing: str, folder: Path) -> tuple[subprocess.Comp
 
 
 @pytest.mark.parametrize("failing", ["", "pytest", *LINTERS])
-def test_make_test_runs_tests_and_linters_and_fails_with_each(tmp_path: Path, failing: str) -> None:
+def test_make_test_runs_tests_and_linters_and_fails_when_a_part_fails(tmp_path: Path, failing: str) -> None:
     completed, ran = run_target("test", failing, tmp_path)
     assert (completed.returncode == 0) == (failing == ""), completed.stdout + completed.stderr
     assert "pytest, -m" in ran  # also beside a linter that fails
@@ -64,7 +64,7 @@ def test_make_test_runs_tests_and_linters_and_fails_with_each(tmp_path: Path, fa
 
 
 @pytest.mark.parametrize("failing", ["", "mypy", *LINTERS])
-def test_make_check_runs_linters_and_types_and_fails_with_each(tmp_path: Path, failing: str) -> None:
+def test_make_check_runs_linters_and_types_and_fails_when_a_part_fails(tmp_path: Path, failing: str) -> None:
     completed, ran = run_target("check", failing, tmp_path)
     assert (completed.returncode == 0) == (failing == ""), completed.stdout + completed.stderr
     if not failing:

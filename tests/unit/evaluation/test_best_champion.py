@@ -146,7 +146,7 @@ def test_a_best_champion_that_cannot_be_scored_holds() -> None:
     )
 
 
-def test_a_champion_of_an_earlier_declaration_is_compared_on_the_rows_that_both_have(
+def test_a_champion_of_an_earlier_declaration_is_compared_on_common_rows(
     tmp_path: Path, chain: list[pl.DataFrame], validate_export: Callable[..., None]
 ) -> None:
     spec = of(tmp_path, validate_export, compare_with_best=False, min_test_rows=500)

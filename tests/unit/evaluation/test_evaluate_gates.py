@@ -292,7 +292,7 @@ def test_a_registered_custom_gate_decides_by_its_settings(
 STRICT_SPREAD = Gate(lambda case: GateResult(name="spread", passed=False, reason="too even"))
 
 
-def test_a_blessing_stays_valid_when_a_gate_is_installed_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blessing_stays_valid_when_a_new_gate_is_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.evaluate_gates()
     monkeypatch.setitem(GATES, "spread", STRICT_SPREAD)
     blessing = verify_blessing(run.root / "verdict/blessing.json", run.root / "xgboost_model")
@@ -306,7 +306,7 @@ def test_a_gate_that_is_installed_later_holds_the_next_candidate(run: Run, monke
     assert run.held_by() == {"spread"}
 
 
-def test_a_blessing_stays_valid_when_a_gate_is_uninstalled_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blessing_stays_valid_when_a_gate_is_removed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as installed:
         installed.setitem(GATES, "spread", Gate(spread_gate, Spread))
         run.evaluate_gates()

@@ -59,7 +59,7 @@ def infra(validation: ExportValidation | None, limits: Infra = LIMITS.infra) -> 
 
 
 class TestUnknownValues:
-    def test_passes_values_that_move_nothing(self) -> None:
+    def test_passes_values_that_move_no_score(self) -> None:
         gate_result = unknown_values_gate(proof(), DIGEST, UnknownValueLimits())
         assert gate_result.passed
         assert gate_result.reason == "missing 'device' moves the mean score most, by +0.02 log-odds"
@@ -243,7 +243,7 @@ def _failure_reason(gate_result: GateResult) -> str:
     return gate_result.reason
 
 
-def test_a_held_load_test_names_how_busy_the_machine_was() -> None:
+def test_a_held_load_test_names_the_load_of_the_machine() -> None:
     slow = infra(proof(infra=load(p99_ms=9_000, other_cores=1.26)))
     assert slow.reason.endswith("(max_p99_ms) (other processes used 1.3 cores meanwhile)")
     assert "cores" not in infra(proof(infra=load(other_cores=1.26))).reason
@@ -262,7 +262,7 @@ def test_a_held_load_test_names_how_busy_the_machine_was() -> None:
         (None, False),
     ],
 )
-def test_only_a_verdict_that_another_moment_may_change_is_measured_again(
+def test_only_a_verdict_that_time_may_change_is_remeasured(
     validation: ExportValidation | None, of_the_moment: bool
 ) -> None:
     assert depends_on_moment((parity(validation), infra(validation))) == of_the_moment

@@ -129,7 +129,7 @@ def test_requests_of_one_user_are_not_independent() -> None:
         (Support(1_000, 0.5, 0.45), 0.1, "45% of its places have no support in the log (at most 15%); about 30%"),
     ],
 )
-def test_a_value_without_support_is_unknown_with_what_would_settle_it(
+def test_a_value_without_support_is_unknown_with_the_exploration_that_would_settle_the_question(
     support: Support, explored: float, problem: str
 ) -> None:
     contributions, user = Contributions(np.ones(100), 0.0, support), np.arange(100)
@@ -147,7 +147,7 @@ def test_a_difference_is_paired() -> None:
     assert difference.low == pytest.approx(0.5)
 
 
-def test_a_log_without_rows_of_the_list_says_nothing() -> None:
+def test_a_log_without_rows_of_the_list_gives_no_estimate() -> None:
     support = measure_support(_evidence(), np.zeros(4))
     assert (support.effective_samples, support.unsupported) == (0.0, 1.0)
 

@@ -90,7 +90,7 @@ def judge(value: ValueMeasures | None, champion: Champion = FIRST, **limits: Any
     return value_gate(measures(value), ValueLimits.model_validate(limits), champion, 0.95)
 
 
-def test_values_of_lists_are_near_the_planted_ones_and_the_intervals_hold_them(tmp_path: Path) -> None:
+def test_values_of_lists_are_near_the_planted_values_and_inside_their_intervals(tmp_path: Path) -> None:
     value = read(write(tmp_path / "value"))
     chance = float(RATES.mean() * 1.5)
     planted = {
@@ -170,7 +170,7 @@ def test_evaluations_of_other_requests_are_not_compared(tmp_path: Path) -> None:
     assert value.champion is not None and "not of the same requests" in value.champion.problem
 
 
-def test_a_candidate_whose_slates_earn_less_is_not_chosen(tmp_path: Path) -> None:
+def test_a_candidate_whose_slates_earn_less_is_not_blessed(tmp_path: Path) -> None:
     folders = {
         "good": write(tmp_path / "good"), "best": write(tmp_path / "best", list_of(19, 18)),
         "near": write(tmp_path / "near", list_of(18, 19)),

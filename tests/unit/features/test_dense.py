@@ -109,7 +109,7 @@ def test_target_of_the_declared_label_is_the_default(world: Any) -> None:
     assert table["named"].to_list() == table["default"].to_list()
 
 
-def test_target_of_a_pair_is_smoothed_with_the_mean_of_a_part_of_it(world: Any) -> None:
+def test_target_of_a_pair_is_smoothed_with_the_mean_of_its_part(world: Any) -> None:
     rows = [world.row(0, page="x", label=1), world.row(0, page="y"), world.row(0, user_id=2, page="x")]
     rows += [world.row(1, page="x"), world.row(1, page="z"), world.row(1, page=None), world.row(1, user_id=9, page="x")]
     pair = {"kind": "target", "key": ["user_id", "page"], "prior_key": "user_id", "prior": 2.0, "name": "rate"}

@@ -191,7 +191,7 @@ def test_views_of_many_keys_are_shuffled_by_key_and_by_moment(
     ],
     ids=["slates", "open tiles", "sequences"],
 )  # fmt: skip
-def test_whole_days_and_lists_are_partitioned_too(
+def test_whole_days_and_lists_are_partitioned(
     world: Any, sliced: None, monkeypatch: pytest.MonkeyPatch, columns: Any, data: Any, features: Any
 ) -> None:
     rows = [
@@ -214,7 +214,7 @@ def test_an_earlier_fit_is_extended_by_partitions(world: Any, sliced: None) -> N
     assert file_digests(maker.fit(log, "parts", in_slices(3), previous)) == file_digests(maker.fit(log, "whole", LOCAL))
 
 
-def test_the_files_of_a_day_do_not_depend_on_the_days_before(world: Any) -> None:
+def test_the_files_of_a_day_do_not_depend_on_earlier_days(world: Any) -> None:
     """A file holds 1 000 rows: 600 of one day and the first 700 of the next are too many to hold."""
     heights = [600, 900, 900, 900]
     log = world.log(

@@ -83,7 +83,7 @@ def test_an_expression_that_does_not_fit_the_columns_is_refused(value: str, mess
     assert message in str(refused.value)
 
 
-def test_a_feature_reads_those_that_are_declared_before_it() -> None:
+def test_a_feature_reads_previously_declared_features() -> None:
     rate = {"kind": "target", "key": "user_id", "name": "user_rate"}
     twice = {"kind": "expression", "name": "twice", "value": "2 * features.user_rate"}
     assert Features.model_validate({"columns": [rate, twice]}).names == ("user_rate", "twice")

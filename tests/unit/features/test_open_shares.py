@@ -73,7 +73,7 @@ def test_honest_users_of_one_backend_and_many_honest_senders_lose_no_row(senders
     ("hostile", "senders"), [(HOSTILE, False), (HOSTILE, True), (name_user("greedy"), False)]
 )  # fmt: skip
 @pytest.mark.parametrize("first", [True, False])  # the tile before had traffic in any case
-def test_ten_thousand_rows_of_one_item_count_as_a_share_of_it(hostile: str, senders: bool, first: bool) -> None:
+def test_ten_thousand_rows_of_one_item_count_as_a_share_of_its_tile(hostile: str, senders: bool, first: bool) -> None:
     quiet, attacked = (Traffic(OpenTiles(PLAN)) for _ in range(2))
     for traffic in (quiet, attacked):
         traffic.honest(4_000, senders)
@@ -152,7 +152,7 @@ def test_whoever_is_alone_is_not_cut_until_another_one_comes() -> None:
     assert len(traffic.send(HOSTILE, [7] * 1_000)) == 1_000
 
 
-def test_a_sender_beside_a_backend_has_the_share_or_what_one_user_has() -> None:
+def test_a_sender_beside_a_backend_has_the_share_or_that_of_one_user() -> None:
     traffic = Traffic(OpenTiles(PLAN))
     traffic.honest(2_000)
     other = Traffic(OpenTiles(PLAN))
@@ -181,7 +181,7 @@ def test_rows_of_other_days_and_moments_take_no_share() -> None:
     assert list(traffic.tiles.state().shares.tiles) == list(state.tiles)
 
 
-def test_a_repeated_request_has_the_rows_that_did_not_count_before() -> None:
+def test_a_repeated_request_has_the_previously_uncounted_rows() -> None:
     traffic = Traffic(OpenTiles(PLAN))
     traffic.honest(2_000)
     event = AnsweredRequest("a", START, [START], {"item": [7] * 9}, 9, "x", [HOSTILE])
@@ -216,7 +216,7 @@ def test_memory_is_bounded_and_costs_no_honest_row() -> None:
     assert traffic.count("item", 7) <= 10
 
 
-def test_an_empty_value_is_one_as_any_other() -> None:
+def test_an_empty_value_counts_like_any_value() -> None:
     traffic = Traffic(OpenTiles(replace(PLAN, keys=(("page",),), item=None)))
     for user in range(2_000):
         traffic.send(name_user(user), [user], user)

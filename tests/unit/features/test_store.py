@@ -287,7 +287,7 @@ def test_the_feast_command_reads_the_same_definitions(
 
 
 @pytest.mark.long
-def test_feasts_own_commands_and_client_read_the_store_as_it_is(views: Path, tmp_path: Path) -> None:
+def test_feasts_own_commands_and_client_read_the_unchanged_store(views: Path, tmp_path: Path) -> None:
     folder = tmp_path / "store"
     store = apply(views, folder, "my-spec", SQLiteOnline(), user="user")
     store.materialize(start(8))

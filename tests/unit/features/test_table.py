@@ -116,7 +116,7 @@ def test_the_planted_probability_of_a_further_label_gets_the_name_of_the_label(w
     assert "true_probability_other" not in rows.columns  # of a 1 in the column, which `positive` turns into another
 
 
-def test_the_table_says_how_rows_were_shown_and_no_model_reads_it(world: Any) -> None:
+def test_the_table_has_propensity_and_position_and_no_model_reads_these_columns(world: Any) -> None:
     log = world.log([world.row(day, likes=day + 1, seconds=0.5) for day in range(3)])
     placement = {"position": "likes", "propensity": "seconds"}
     data = type(world.data).model_validate(world.data.model_dump(mode="json") | placement)

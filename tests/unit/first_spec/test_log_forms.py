@@ -158,14 +158,14 @@ def test_a_log_without_a_header_keeps_its_first_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("delimiter", "name"), [(";", "log.csv"), ("|", "log.csv"), ("\t", "log.txt"), (";", "log.data")]
 )
-def test_the_delimiter_is_found(delimiter: str, name: str, tmp_path: Path) -> None:
+def test_the_delimiter_is_detected(delimiter: str, name: str, tmp_path: Path) -> None:
     clicks().write_csv(tmp_path / name, separator=delimiter)
     _, written, spec = first_spec(tmp_path)
     assert written.problems == () and spec.data.user == "user_id"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
-def test_another_encoding_is_named_with_the_command_that_converts_it(encoding: str, tmp_path: Path) -> None:
+def test_another_encoding_is_named_with_the_command_that_converts_the_file(encoding: str, tmp_path: Path) -> None:
     text = clicks().with_columns(category=pl.lit("Möbel")).write_csv()
     (tmp_path / "log.csv").write_bytes(text.encode(encoding))
     with pytest.raises(DataError, match=r"log\.csv: the text is .*; wanted UTF-8\. Convert it: iconv -f"):
@@ -194,7 +194,7 @@ def packed(folder: Path, frame: pl.DataFrame, day: date) -> None:
     (folder / f"clicks {day:%b %d}.csv.gz").write_bytes(gzip.compress(frame.write_csv().encode()))
 
 
-def test_a_column_that_the_log_and_a_table_share_is_taken_from_one_of_them(tmp_path: Path) -> None:
+def test_a_column_that_the_log_and_a_table_share_is_declared_once(tmp_path: Path) -> None:
     log = clicks().with_columns(
         price=pl.col("item_id") + pl.when(pl.int_range(pl.len()) % 10 == 0).then(1.5).otherwise(0.5),  # it changes
         size=pl.col("item_id") % 11,
@@ -247,7 +247,7 @@ def test_a_sample_is_taken_of_all_days_of_a_log_in_many_files(tmp_path: Path) ->
     assert spec.data.split.test_days == 4
 
 
-def test_a_newest_day_without_outcomes_is_named_and_loosens_nothing(tmp_path: Path) -> None:
+def test_a_newest_day_without_outcomes_is_named_and_loosens_no_rule(tmp_path: Path) -> None:
     last = START.date() + timedelta(days=DAYS - 1)
     late = pl.when(pl.col("time").dt.date() == last).then(0).otherwise(pl.col("clicked"))
     clicks(rows=14_000).with_columns(clicked=late).write_csv(tmp_path / "log.csv")
@@ -258,7 +258,7 @@ def test_a_newest_day_without_outcomes_is_named_and_loosens_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("part", "is_refused"), [(2, False), (12, True)])
-def test_a_newest_day_that_an_export_cut_short_is_named_and_loosens_nothing(
+def test_a_newest_day_that_an_export_cut_short_is_named_and_loosens_no_rule(
     part: int, is_refused: bool, tmp_path: Path
 ) -> None:
     last = START.date() + timedelta(days=DAYS - 1)
@@ -275,7 +275,7 @@ def test_a_newest_day_that_an_export_cut_short_is_named_and_loosens_nothing(
         assert any(f"its newest day, {last}, has {rows:,} rows, other days 9" in each for each in written.notices)
 
 
-def test_a_day_that_was_exported_twice_is_named_and_loosens_nothing(tmp_path: Path) -> None:
+def test_a_day_that_was_exported_twice_is_named_and_loosens_no_rule(tmp_path: Path) -> None:
     log, day = clicks(), START.date() + timedelta(days=5)
     twice = pl.concat([log, log.filter(pl.col("time").dt.date() == day)])
     twice.write_csv(tmp_path / "log.csv")
@@ -308,7 +308,7 @@ def test_days_that_differ_throughout_loosen_the_volume_rule_with_the_figures(tmp
     assert float(value) < 0.1 and reason.startswith("days of this log have 8") and ", half of them above " in reason
 
 
-def test_rows_of_clocks_that_were_ahead_are_named_and_loosen_nothing(tmp_path: Path) -> None:
+def test_rows_of_clocks_that_were_ahead_are_named_and_loosen_no_rule(tmp_path: Path) -> None:
     is_ahead = pl.int_range(pl.len()) % 900 == 5
     ahead = pl.lit(datetime.now(UTC) + timedelta(days=400)) + pl.duration(days=pl.int_range(pl.len()) // 900)
     log = clicks(rows=9_000).with_columns(time=pl.when(is_ahead).then(ahead).otherwise("time"))
@@ -388,7 +388,7 @@ def visits(requests: int = 1_400) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
+def test_roles_are_assigned_by_the_values(tmp_path: Path) -> None:
     visits().with_columns(promoted=(pl.int_range(pl.len()) % 999 == 0).cast(pl.Int8)).write_csv(tmp_path / "log.csv")
     draft, written, spec = first_spec(tmp_path)
     data = spec.data
@@ -407,7 +407,7 @@ FOREIGN_NAMES = {"search": "korb", "shopper": "kunde", "product": "artikel", "ca
                  "clicked": "gekauft"}  # fmt: skip
 
 
-def test_a_basket_is_no_item_though_no_name_says_what_is_one(tmp_path: Path) -> None:
+def test_a_basket_is_no_item_though_no_name_identifies_the_item(tmp_path: Path) -> None:
     visits().select(*FOREIGN_NAMES, "time").rename(FOREIGN_NAMES).write_csv(tmp_path / "log.csv")
     data = first_spec(tmp_path)[2].data
     assert (data.user, data.item, data.request) == ("kunde", "artikel", "korb")
@@ -483,20 +483,20 @@ def test_statistics_are_counted_by_the_hour_where_items_live_a_day(tmp_path: Pat
     assert first_spec(tmp_path)[2].features.tile == "1d"
 
 
-def test_a_session_is_the_user_where_no_column_names_who_came(tmp_path: Path) -> None:
+def test_a_session_is_the_user_where_no_column_names_the_visitor(tmp_path: Path) -> None:
     visits().drop("shopper").write_csv(tmp_path / "log.csv")
     _, _, spec = first_spec(tmp_path)
     assert (spec.data.user, spec.data.request) == ("session_id", "search")
 
 
-def test_places_from_0_are_known_after(tmp_path: Path) -> None:
+def test_places_from_0_are_outcomes(tmp_path: Path) -> None:
     visits().with_columns(pl.col("rank") - 1).write_csv(tmp_path / "log.csv")
     draft, _, spec = first_spec(tmp_path)
     assert spec.data.position is None and spec.data.by_name["rank"].known == "after"
     assert draft.outcomes["rank"].startswith("its place in the answer")
 
 
-def test_a_log_without_names_has_the_clock_in_whose_order_it_is(tmp_path: Path) -> None:
+def test_a_log_without_names_has_the_clock_of_its_order(tmp_path: Path) -> None:
     clicks().with_columns(pl.col("time").dt.epoch("s")).write_csv(tmp_path / "log.csv", include_header=False)
     _, _, spec = first_spec(tmp_path)
     assert isinstance(spec.data.clock, EventClock)
@@ -523,7 +523,7 @@ def test_single_quotes_are_named(tmp_path: Path) -> None:
         first_spec(tmp_path)
 
 
-def test_a_spec_without_the_delimiter_is_told_which_one_it_is(tmp_path: Path) -> None:
+def test_the_error_of_a_spec_without_the_delimiter_names_the_delimiter(tmp_path: Path) -> None:
     clicks().write_csv(tmp_path / "log.csv", separator=";")
     _, written, _ = first_spec(tmp_path)
     without = parse_spec(written.text.replace(', delimiter: ";"', "")).data

@@ -42,7 +42,7 @@ def test_lists_of_modules_are_sorted_paths_below_the_packages(name: str) -> None
     assert [line for line in lines if line.startswith(("/", ".", "pip/")) or not line.endswith(".py")] == []
 
 
-def test_what_steps_import_first_is_listed() -> None:
+def test_first_imports_of_steps_are_in_the_list() -> None:
     """Where this fails after a change of versions: `make lock-modules`."""
     command = [sys.executable, "-c", IMPORTED_FILES, *PRELOADED, *PRELOADED_WHEN_IDLE, "xgboost"]
     variables = {**os.environ, "_KFP_RUNTIME": "true"}  # as in every step

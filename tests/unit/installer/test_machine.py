@@ -43,7 +43,7 @@ def test_a_machine_that_cannot_run_it_is_refused_in_one_line(change: dict[str, o
     assert "\n" not in str(refused.value)
 
 
-def test_an_update_of_an_environment_needs_no_free_disk_for_a_whole_one() -> None:
+def test_an_update_of_an_environment_needs_no_free_disk_for_a_whole_environment() -> None:
     check_machine(dataclasses.replace(DEBIAN, free_disk_gb=1), has_environment=True)
 
 
@@ -63,7 +63,7 @@ def test_this_machine_is_read(tmp_path: Path) -> None:
         (["3.9.2", "3.14.0", "3.12.3"], "3.12"),
     ],
 )
-def test_a_python_that_fits_is_chosen_of_all_that_are_there(versions: list[str], chosen: str) -> None:
+def test_a_python_that_fits_is_preferred_to_other_installed_versions(versions: list[str], chosen: str) -> None:
     main = choose_main_python([python(version) for version in versions], DEBIAN)
     assert main.executable == f"/usr/bin/python{chosen}"
 
@@ -81,7 +81,7 @@ def test_a_python_that_fits_is_chosen_of_all_that_are_there(versions: list[str],
         ("debian", [python("3.11.2", has_venv=False)], r"lacks the module venv; next: .*install python3\.11-venv"),
     ],
 )
-def test_a_missing_python_is_named_with_the_command_that_brings_it(
+def test_a_missing_python_is_named_with_its_install_command(
     distribution: str, pythons: list[PythonBuild], message: str
 ) -> None:
     with pytest.raises(SetupError, match=message):
@@ -93,7 +93,7 @@ def test_tritons_python_is_the_main_one_where_that_fits() -> None:
     assert choose_triton_python(pythons, pythons[1], DEBIAN) == pythons[1]
 
 
-def test_tritons_python_need_not_be_the_main_one() -> None:
+def test_tritons_python_may_differ_from_the_main_python() -> None:
     pythons = [python("3.13.5"), python("3.11.2", has_shared_library=False), python("3.12.3")]
     assert choose_triton_python(pythons, pythons[0], DEBIAN) == pythons[2]
 
@@ -108,9 +108,7 @@ def test_tritons_python_need_not_be_the_main_one() -> None:
         ([python("3.13.5")], r"3\.11 or 3\.12 with a shared libpython \(found: 3\.13\.5 at .*\); next: make python"),
     ],
 )
-def test_a_python_that_triton_lacks_is_named_with_the_command_that_brings_it(
-    pythons: list[PythonBuild], message: str
-) -> None:
+def test_a_python_that_triton_lacks_is_named_with_its_install_command(pythons: list[PythonBuild], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         choose_triton_python(pythons, pythons[0], DEBIAN)
 
@@ -136,7 +134,7 @@ def test_a_machine_that_cannot_use_the_packages_for_a_gpu_is_refused(
         check_gpu(driver, version, free_disk_gb)
 
 
-def test_a_machine_with_a_new_driver_may_install_them(tmp_path: Path) -> None:
+def test_a_machine_with_a_new_driver_may_install_the_gpu_packages(tmp_path: Path) -> None:
     version_file = tmp_path / "version"
     version_file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:05:01 UTC 2025\n")
     assert read_nvidia_driver(version_file) == 580

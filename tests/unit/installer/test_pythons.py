@@ -30,7 +30,7 @@ def write_stand_in(path: Path, version: str) -> Path:
     return write_program(path, f"#!/bin/sh\necho '{facts}'\n")
 
 
-def test_the_pythons_of_the_path_of_pyenv_of_uv_and_of_the_checkout_are_found(tmp_path: Path) -> None:
+def test_pythons_of_the_path_of_pyenv_of_uv_and_of_the_checkout_are_candidates(tmp_path: Path) -> None:
     checkout, home = tmp_path / "checkout", tmp_path / "home"
     stand_ins = [
         write_stand_in(tmp_path / "bin" / "python3.13", "[3, 13, 5]"),
@@ -44,7 +44,7 @@ def test_the_pythons_of_the_path_of_pyenv_of_uv_and_of_the_checkout_are_found(tm
 
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho no answer\n", "no program"])
-def test_what_is_no_python_is_passed_over(tmp_path: Path, text: str) -> None:
+def test_a_program_that_is_no_python_is_ignored(tmp_path: Path, text: str) -> None:
     assert probe_python(write_program(tmp_path / "python3", text)) is None
 
 
@@ -54,7 +54,7 @@ def test_this_python_is_read() -> None:
     assert python.version == sys.version_info[:3]
 
 
-def test_the_check_takes_under_two_seconds_and_downloads_nothing(tmp_path: Path) -> None:
+def test_the_check_takes_under_two_seconds_and_downloads_no_file(tmp_path: Path) -> None:
     """The time is the issue of the check; it asks each Python once, at the same time."""
     started = time.monotonic()
     environment = {**os.environ, "PYTHON": str(tmp_path / "nothing")}

@@ -44,7 +44,7 @@ def test_the_sources_are_tried_from_the_smallest_download_to_the_largest() -> No
     assert installation.attempts == ["pip", "uv", "cuda"]
 
 
-def test_a_build_that_installs_and_does_not_compute_is_not_taken() -> None:
+def test_a_build_that_installs_and_does_not_compute_is_rejected() -> None:
     installation = Installation(installing={"pip", "uv"}, computing={"uv"})
     assert install(installation) == "uv"
 
@@ -77,7 +77,7 @@ def test_every_build_has_the_pinned_version_and_is_taken_by_its_hash_alone() -> 
         assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) >= 3  # of Python 3.11, 3.12 and 3.13
 
 
-def test_the_first_source_looks_where_pip_is_told_to_and_no_other_does() -> None:
+def test_only_the_first_source_reads_pips_configured_index() -> None:
     settings = {"find-links": "/wheels /more", "extra-index-url": "https://a.example/simple", "cert": "/ca.pem"}
     first, *others = list_torch_sources("python", "uv", ROOT / "requirements/lock", settings)
     options = first.command[first.command.index("--index-strategy") + 2 : first.command.index("--require-hashes")]

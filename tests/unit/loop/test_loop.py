@@ -76,7 +76,7 @@ def test_a_schedule_is_due_on_its_days() -> None:
     assert _is_due("0 0 * * *", tuesday) and not _is_due(None, tuesday)
 
 
-def test_what_users_saw_is_collected_as_served_traffic_is(tmp_path: Path) -> None:
+def test_rows_that_users_saw_are_collected_like_served_traffic(tmp_path: Path) -> None:
     spec = parsed(shipped(rows=4_000, users=200, items=100, days=10, drifts=[]))
     world = AnsweringWorld(spec.data.source, 60, 8)  # type: ignore[arg-type]
     requests = world.ask(9.0)

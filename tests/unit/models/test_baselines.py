@@ -104,7 +104,7 @@ def test_logistic_regression_chooses_penalty_bins_and_passes_by_the_validation_d
     assert min(float(line["validation_log_loss"] or 0) for line in strict.history) > min(losses) + 0.01
 
 
-def test_bins_and_penalty_are_chosen_on_sampled_rows_and_kept(
+def test_bins_and_penalty_are_chosen_on_sampled_rows_and_saved(
     table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([0.6, 0.5, 0.4, 0.45, 0.55, 0.52, 0.53])  # four settings, then three passes over all rows

@@ -337,7 +337,7 @@ def test_what_learnt_from_a_withdrawn_batch_is_named_and_never_gone_on_from(past
     assert past_trainings.find_previous(withdrawn=[2]) == runs[3]
 
 
-def test_the_command_withdraws_a_batch_and_names_the_versions_that_were_trained_with_it(
+def test_the_command_withdraws_a_batch_and_names_the_versions_that_learnt_its_rows(
     store: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shortlist.cli.commands import run

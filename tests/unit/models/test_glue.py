@@ -212,7 +212,7 @@ def move_price(spec: Spec, change: str) -> Spec:
 
 
 @pytest.mark.parametrize("change", ["gone", "renamed", "in a side table", "text"])
-def test_a_champion_is_scored_on_the_log_as_it_was_declared_then(world: World, version: str, change: str) -> None:
+def test_a_champion_is_scored_on_the_log_by_its_own_declaration(world: World, version: str, change: str) -> None:
     out = f"champion_{change}"
     record = champion_scores(world, version, move_price(world.spec, change), "fitted", out, world.folder)
     assert (record["problem"], record["declared_then"]) == ("", True)
@@ -244,9 +244,7 @@ def test_a_champion_of_other_slices_is_scored_all_the_same(world: World, version
     assert loaded_scores["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
 
 
-def test_a_champion_that_reads_a_column_that_is_known_later_is_named_with_the_command_that_retires_it(
-    world: World, version: str
-) -> None:
+def test_a_champion_that_reads_an_outcome_is_named_with_the_retire_command(world: World, version: str) -> None:
     plain = world.spec.model_dump(mode="json")
     price = next(column for column in plain["data"]["columns"] if column["name"] == "price")
     price["known"] = "after"
@@ -263,7 +261,7 @@ def test_a_champion_that_reads_a_column_that_is_known_later_is_named_with_the_co
     )
 
 
-def test_a_retired_champion_is_compared_with_nobody(world: World, version: str) -> None:
+def test_a_retired_champion_is_not_compared(world: World, version: str) -> None:
     registry = world.origin.tracker.registry
     with pytest.raises(ShortlistError, match="--reason: got an empty text"):
         retire_champion(world.origin, " ", datetime.now(UTC))

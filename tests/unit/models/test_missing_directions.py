@@ -21,11 +21,11 @@ def test_other_floats_keep_what_was_learnt() -> None:
     assert choose_directions([STUMP], frozenset({1})) == [{}]
 
 
-def test_more_trees_keep_the_directions_of_earlier_ones() -> None:
+def test_more_trees_keep_the_directions_of_earlier_trees() -> None:
     assert choose_directions([STUMP] * 9, frozenset({0}))[:4] == choose_directions([STUMP] * 4, frozenset({0}))
 
 
-def test_nodes_below_a_node_of_the_same_float_count_the_rows_that_reach_them() -> None:
+def test_nodes_below_a_node_of_the_same_float_count_their_rows() -> None:
     # Node 0 compares float 0; on its left (rows 20 of 40), node 1 does too: leaves -2 and 0; on the right the leaf 1.
     tree = TreeNodes([1, 3, -1, -1, -1], [2, 4, -1, -1, -1], [0] * 5, [0.0, 0.0, 1.0, -2.0, 0.0], [0, 0, 20, 10, 10])
     # The mean is 0: left is off by -1, right by 1, and left is taken. All rows are there: -2 would be off by one more

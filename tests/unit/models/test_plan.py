@@ -104,7 +104,7 @@ def test_terabyte_has_published_rows() -> None:
     assert (shape.bottom, shape.top) == ((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1))
 
 
-def test_tables_are_shared_by_rows_over_the_fewest_devices_that_hold_them() -> None:
+def test_tables_are_shared_by_rows_over_the_fewest_sufficient_devices() -> None:
     devices = {name: row_wise_devices(terabyte(), ACCELERATORS[name], "bf16") for name in ("H200", "A100-80", "L4")}
     assert devices == {"H200": 1, "A100-80": 2, "L4": 8}
     ids = ModelShape((EmbeddingTable("ids", 2_000_000_000, 1, "declared"),), 1, 16, (1, 16), (17, 1), 1_024)

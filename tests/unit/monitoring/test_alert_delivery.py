@@ -165,7 +165,7 @@ def page(number: int = 1) -> RetrainDecision:
     return decision(number, "page", alarm=False)
 
 
-def test_an_alert_arrives_as_alertmanager_would_send_it(store: MonitoringStore, receiver: Receiver) -> None:
+def test_an_alert_arrives_in_alertmanagers_format(store: MonitoringStore, receiver: Receiver) -> None:
     receiver.up()
     assert send_alerts(store, page(), destinations(receiver.url), MADE) == Delivery(sent=1)
     (record,) = AlertRecords(store.records).read().values()
@@ -288,7 +288,7 @@ def process(store: MonitoringStore, url: str, new: RetrainDecision) -> subproces
     return sender
 
 
-def test_a_process_killed_while_it_sends_loses_nothing(store: MonitoringStore, receiver: Receiver) -> None:
+def test_a_process_killed_while_it_sends_loses_no_alert(store: MonitoringStore, receiver: Receiver) -> None:
     receiver.up()
     receiver.let_go.clear()
     with process(store, receiver.url, page()) as sender:
@@ -314,7 +314,7 @@ def test_processes_that_send_at_once_send_every_alert_once(store: MonitoringStor
     assert len(receiver.bodies) == 1
 
 
-def test_a_run_that_finds_another_process_sending_leaves_it_to_that(
+def test_a_run_that_finds_another_process_sending_sends_no_alert(
     store: MonitoringStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("monitoring.alerts.alerts._LOCK_SECONDS", 0.0)
@@ -364,7 +364,7 @@ def test_a_page_is_told_once_per_window_however_often_one_looks(receiver: Receiv
     assert sent == [1, 0, 0, 1, 0]
 
 
-def test_a_token_is_sent_and_no_secret_is_written_or_shown(
+def test_a_token_is_sent_and_no_secret_is_written_or_printed(
     store: MonitoringStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(TOKEN, " t0ken\n")
@@ -380,7 +380,7 @@ def test_a_token_is_sent_and_no_secret_is_written_or_shown(
     assert "t0ken" not in stored + "".join(problems) + shown
 
 
-def test_a_password_in_an_address_is_used_and_not_shown(store: MonitoringStore, receiver: Receiver) -> None:
+def test_a_password_in_an_address_is_used_and_not_printed(store: MonitoringStore, receiver: Receiver) -> None:
     receiver.answers = [403]
     receiver.up()
     url = receiver.url.replace("http://", "http://me:s3cret@")

@@ -231,7 +231,7 @@ def test_the_first_weekend_is_compared_with_the_weekends_of_the_training_days() 
     assert problem.kind == "volume" and "0.14 times the usual 140" in problem.reason
 
 
-def test_a_weekend_is_compared_with_the_weekend_before() -> None:
+def test_a_weekend_is_compared_with_the_previous_weekend() -> None:
     counts = [400, 400, 400, 400, 400, 140, 140, 400, 400, 400, 400, 400]
     reports = [report_of(START + DAY * day, count) for day, count in enumerate(counts)]
     saturday = START + 12 * DAY

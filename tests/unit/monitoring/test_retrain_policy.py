@@ -183,7 +183,7 @@ def test_the_alarm_stays_until_two_good_windows_in_a_row(signs: str, alarms: str
     assert play_windows(signs, "failed " * 5, max_failures=9, max_per_week=9)[1] == alarms
 
 
-def test_windows_of_a_cleared_alarm_do_not_raise_the_next_one() -> None:
+def test_windows_of_a_cleared_alarm_do_not_raise_the_next_alarm() -> None:
     # Two of the five newest windows are bad all along; the second good one must end it for good.
     assert play_windows("ddhhhhd", "failed " * 5, of_windows=5, max_failures=9)[1] == ".!!...."
 
@@ -219,7 +219,7 @@ def test_windows_count_again_after_a_manual_rollback() -> None:
     assert decided(never_served, [retraining(1, "promoted", 2)]).action == "retrain"
 
 
-def test_a_running_retraining_blocks_another() -> None:
+def test_a_running_retraining_blocks_a_second_retraining() -> None:
     decision = decided(windows("dddd"), [retraining(1, "running")])
     assert (decision.action, decision.alarm) == ("hold", True)
     assert decision.reasons[0] == (
@@ -294,7 +294,7 @@ def test_unjudged_windows_hold() -> None:
     )
 
 
-def test_a_large_window_that_could_not_be_measured_says_why() -> None:
+def test_a_large_window_that_could_not_be_measured_gives_its_reason() -> None:
     one_class = Quality(version=1, slice="all", rows=5_000, users=900, measures=(), problem="one class only")
     report = window("u", 0).model_copy(update={"quality": (one_class,)})
     assert report.unjudged_reason == "it has 5,000 rows with an outcome, of 1,000 answered requests; one class only"
@@ -410,7 +410,7 @@ def test_every_retraining_has_an_alarm_valid_data_and_no_running_retraining(
     assert decision.reasons
 
 
-def test_unequal_served_features_block_retrainings_only() -> None:
+def test_unequal_served_features_block_only_retrainings() -> None:
     reason = "2 column(s) were served with other values"
     raised = decide_retraining("demo", windows("hddd"), [], RetrainPolicy(), DECIDED_AT, reason)
     assert (raised.action, raised.reasons[0], raised.alarm) == ("hold", reason, True)
@@ -453,6 +453,6 @@ def test_exploration_above_its_declared_cost_pages(signs: str, low: float, actio
         assert page.name == "ShortlistPage" and "ordering.explore.max_cost is 3.00%" in page.annotations["description"]
 
 
-def test_exploration_of_an_earlier_model_pages_nobody() -> None:
+def test_exploration_of_an_earlier_model_sends_no_page() -> None:
     old = with_exploration(window("h", 0, champion=1), low=0.035)
     assert decide_retraining("demo", [old], [retraining(0, version=2)], RetrainPolicy(), DECIDED_AT).action == "hold"

@@ -126,7 +126,7 @@ def test_a_failed_run_says_where_it_stopped(state: RunsFolder) -> None:
     assert set(links) == {"20260105-100000-shop/report.html"}
 
 
-def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(state: RunsFolder) -> None:
+def test_a_record_that_cannot_be_read_is_named_beside_the_readable_records(state: RunsFolder) -> None:
     add_run(state, "20260105-100000-shop", "shop", blessed=None)
     add_window(state, "shop", 0)
     (record,) = (state.root / "monitoring/shop/windows").glob("*.json")

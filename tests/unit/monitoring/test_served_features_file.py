@@ -29,7 +29,7 @@ def compared(max_unequal: float | None = None) -> ServedFeaturesReport:
 
 
 @pytest.mark.parametrize(("newest", "written"), [("demo", True), ("drill", False)])
-def test_the_comparison_is_copied_to_the_newest_run_of_its_spec_only(
+def test_the_comparison_is_copied_only_to_the_newest_run_of_its_spec(
     newest: str, written: bool, tmp_path: Path
 ) -> None:
     state = RunsFolder.open(tmp_path / "runs")

@@ -37,7 +37,7 @@ class ScorerOfLengths:
         return [(self._item_values(candidates)["duration"].to_numpy(), {}) for candidates in items]
 
 
-def test_a_replay_reads_the_items_own_columns_as_a_server_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_replay_reads_the_items_own_columns_like_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shown_slates, "PairScorer", ScorerOfLengths)
     monkeypatch.setattr(shown_slates.ViewIndex, "read", lambda folder: None)
     data = load_spec(ROOT / "pipelines/specs/demo.yaml").data

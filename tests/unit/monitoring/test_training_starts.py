@@ -125,7 +125,7 @@ def test_the_newest_scheduled_time_is_the_last_before_now() -> None:
     )  # a moment itself belongs to what comes after it
 
 
-def test_a_manual_training_counts_and_blocks_concurrent_ones(tmp_path: Path) -> None:
+def test_a_manual_training_counts_and_blocks_concurrent_trainings(tmp_path: Path) -> None:
     store = MonitoringStore(tmp_path / "demo")
     _, scheduled = begin_scheduled_training(store, CRON, POLICY, FOUR)
     may_run, refused = begin_manual_training(store, None, FOUR + timedelta(minutes=1), "runs/a")
@@ -167,7 +167,7 @@ def as_run(monkeypatch: pytest.MonkeyPatch, run: str) -> None:
     monkeypatch.setenv(RUN_ID_VARIABLE, run)
 
 
-def test_a_submitted_training_is_recorded_and_blocks_overlapping_ones(
+def test_a_submitted_training_is_recorded_and_blocks_overlapping_trainings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MonitoringStore(tmp_path / "demo")

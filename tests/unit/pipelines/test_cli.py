@@ -135,7 +135,7 @@ def test_a_replay_fails_when_a_request_got_no_answer(
     assert f"{answered} answered" in capsys.readouterr().out
 
 
-def test_a_canary_of_an_older_version_says_that_the_newest_run_was_held(
+def test_a_canary_of_an_older_version_names_the_held_newest_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "20260301-000000-demo").mkdir()

@@ -137,7 +137,7 @@ def test_no_step_is_cached_if_caching_is_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["submitted", "monitoring"])
-def test_steps_of_a_nested_training_are_configured_too(name: GraphName) -> None:
+def test_steps_of_a_nested_training_are_configured(name: GraphName) -> None:
     nested = Built({"tasks": {"train": {"cpu": "7"}}}, name)
     assert {container["image"] for container in nested.containers.values()} == {CPU}
     assert set(nested.pods) == set(nested.containers)

@@ -35,7 +35,7 @@ TRAINS = [*GRAPHS, "submitted"]
 
 
 @pytest.mark.parametrize("name", [*TRAINS, "refresh", "backfill"])
-def test_every_training_graph_reads_the_rows_collected_before_it(name: str) -> None:
+def test_every_training_graph_reads_previously_collected_rows(name: str) -> None:
     """Drift, the clock, a submission and a person's run: what is read of the log includes the collected rows."""
     graph = next(yaml.load_all((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader))
     dags = [group["dag"]["tasks"] for group in graph["components"].values() if "dag" in group]
@@ -103,7 +103,7 @@ def test_steps_put_out_the_types_that_kubeflows_ui_draws_and_compares() -> None:
     assert types["train", "model"] == "Model" and types["ingest", "raw_log"] == "Dataset"
 
 
-def test_a_training_has_a_parameter_per_section_and_seven_others() -> None:
+def test_a_training_has_a_parameter_per_section_and_seven_further_parameters() -> None:
     """Kubeflow's UI shows one line per parameter, in the form of a new run and in the comparison of runs."""
     training = yaml.load((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader)
     parameters = set(training["root"]["inputDefinitions"]["parameters"])

@@ -144,7 +144,7 @@ def test_a_cached_step_of_a_model_has_the_name_of_the_model(tmp_path: Path) -> N
     assert sorted(run(graph, tmp_path)) == hits  # a baseline is not validated; `newest` may not be reused
 
 
-def test_a_step_that_runs_alone_waits_for_all_others_and_they_for_it() -> None:
+def test_a_step_that_runs_alone_overlaps_no_other_step() -> None:
     slots, running, steps = StepSlots(2), [0], []
     lock, has_begun, may_end = threading.Lock(), threading.Event(), threading.Event()
 

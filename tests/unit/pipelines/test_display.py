@@ -31,7 +31,7 @@ def test_every_finished_step_is_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert lines[1].endswith("unchanged, reused")
 
 
-def test_a_long_step_says_every_half_minute_how_far_it_is(
+def test_a_long_step_prints_its_progress_every_half_minute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]

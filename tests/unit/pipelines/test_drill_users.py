@@ -92,7 +92,7 @@ def test_answers_that_are_not_logged_end_the_drill(tmp_path: Path, monkeypatch: 
         stack.users().play_day(10)
 
 
-def test_without_a_rollout_no_day_is_played_in_between(tmp_path: Path) -> None:
+def test_without_a_rollout_no_further_day_is_played(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     for phase in (None, Phase.LOAD_TESTING, Phase.PROMOTED, Phase.ROLLING_BACK):
         stack.phase = phase
@@ -125,7 +125,7 @@ def test_a_step_that_needs_more_users_gets_another_day(tmp_path: Path, monkeypat
     assert stack.played_days[:2] == ["10", "11"]
 
 
-def test_no_day_is_played_after_the_last_one(tmp_path: Path) -> None:
+def test_no_day_is_played_after_the_last_day(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     users = stack.users(DAYS - 1)
     stack.phase = Phase.SHIFTING

@@ -48,7 +48,7 @@ def parameters_of(pipeline: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", WITH_TRAINING)
-def test_a_spec_without_retrieval_has_no_steps_and_parameters_of_it(name: GraphName) -> None:
+def test_a_spec_without_retrieval_has_no_retrieval_steps_and_parameters(name: GraphName) -> None:
     steps, pipeline = build(name, spec_of(retrieval=False))
     steps_with_retrieval, pipeline_with_retrieval = build(name, spec_of())
     assert steps_with_retrieval - steps == SLATES

@@ -63,7 +63,7 @@ def builder_commands(path: Path) -> list[list[str]]:
     return [json.loads(line) for line in (path / "asked").read_text().splitlines()]
 
 
-def test_without_a_builder_the_error_names_those_tried(path: Path) -> None:
+def test_without_a_builder_the_error_names_the_tried_builders(path: Path) -> None:
     with pytest.raises(
         ShortlistError, match=r"no builder of container images works here \(docker: not installed; podman: not"
     ):

@@ -36,7 +36,7 @@ def test_an_output_with_a_verdict_of_the_moment_is_recognised(
 
 
 @pytest.mark.parametrize(("cores", "steps", "threads"), [(8, 2, "4"), (2, 2, "1"), (1, 2, "1")])
-def test_steps_that_share_the_cores_have_their_part_of_them(
+def test_steps_that_share_the_cores_have_a_part_of_the_threads(
     monkeypatch: pytest.MonkeyPatch, cores: int, steps: int, threads: str
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)

@@ -114,7 +114,7 @@ def planted_groups(users: int = 40) -> list[Row]:
     ]
 
 
-def test_ease_weights_are_those_of_a_ridge_regression_of_every_item_on_the_others() -> None:
+def test_ease_weights_are_those_of_a_ridge_regression_of_every_item_on_all_other_items() -> None:
     random = np.random.default_rng(1)
     user_items = (random.random((60, 7)) < 0.4).astype(float)
     weights = ease_weights(csr_array(user_items), 3.0)
@@ -126,7 +126,7 @@ def test_ease_weights_are_those_of_a_ridge_regression_of_every_item_on_the_other
     assert (np.diag(weights) == 0).all()
 
 
-def test_ease_keeps_the_largest_weights_of_the_most_taken_items_and_sums_them(log: Log, tmp_path: Path) -> None:
+def test_ease_sums_the_largest_weights_of_the_most_taken_items(log: Log, tmp_path: Path) -> None:
     rows = [*planted_groups(), click(99, 77, 0)]  # item 77 is taken by one user alone
     inputs = fit_data(log.write(rows), declared(), 0)
     queries = make_queries(inputs, [1, 2, 3, 4], [[10, 11], [50], [], [77]])

@@ -257,7 +257,7 @@ def test_a_damaged_event_is_named_and_the_others_are_counted(tmp_path: Path) -> 
     counted.stop()
 
 
-def test_a_stream_that_cannot_be_read_delays_the_counts_until_it_can(
+def test_a_stream_that_cannot_be_read_delays_the_counts_until_its_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(tmp_path, 0)

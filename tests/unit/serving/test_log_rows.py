@@ -72,7 +72,7 @@ def test_the_log_has_columns_known_before_and_no_outcomes() -> None:
     assert SCHEMA.field("status").type == pa.int16()
 
 
-def test_rows_come_back_from_a_record_as_they_were(tmp_path: Path) -> None:
+def test_rows_come_back_from_a_record_unchanged(tmp_path: Path) -> None:
     rows = rows_of(SCHEMA, {**ANSWER, "page": ["home", None], "words": [["x"], []]}, ANSWER)
     assert decode_rows(encode_rows(rows)).equals(rows)
 

@@ -81,7 +81,7 @@ def test_an_event_that_is_sent_again_is_appended_once(tmp_path: Path) -> None:
     assert sorted(log.read_all()["event_id"]) == ["e1", "e2"]
 
 
-def test_a_value_of_another_type_is_refused_and_the_others_of_the_batch_with_it(tmp_path: Path) -> None:
+def test_a_value_of_another_type_is_refused_with_its_whole_batch(tmp_path: Path) -> None:
     log = outcomes_log(tmp_path)
     writer = writer_of(log)
     with pytest.raises(ShortlistError, match=r"outcome log: .*int"):

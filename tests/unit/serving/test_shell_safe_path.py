@@ -23,7 +23,7 @@ def test_a_shell_finds_the_folder_of_any_name(tmp_path: Path, name: str) -> None
     assert shell_safe_path(folder) == path  # made once
 
 
-def test_a_plain_path_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_plain_path_stays_unchanged(tmp_path: Path) -> None:
     assert shell_safe_path(tmp_path) == tmp_path
 
 

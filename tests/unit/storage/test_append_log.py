@@ -93,7 +93,9 @@ def test_a_segment_is_rotated_by_age(tmp_path: Path) -> None:
     assert len(segments(log.folder)) == 2
 
 
-def test_batches_that_arrive_during_a_write_share_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_arrive_during_a_write_share_the_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sync, writes = os.fdatasync, []
 
     def count(file: int) -> None:
@@ -145,7 +147,7 @@ def test_a_damaged_record_is_left_out_and_named_and_those_behind_it_are_read(pos
     ]
 
 
-def test_offsets_that_a_power_failure_took_are_not_given_again(stream: Path) -> None:
+def test_offsets_that_a_power_failure_took_are_not_reused(stream: Path) -> None:
     """A committer may have read bytes that were not on the disk yet: new records must lie behind them."""
     *_, (_, end) = StreamReader(stream).read_new()
     path = segments(stream)[-1].path
@@ -187,7 +189,7 @@ def test_records_that_are_too_long_are_refused(tmp_path: Path, monkeypatch: pyte
     assert read(log.folder) == [b"12345678"]
 
 
-def test_a_closed_log_wrote_what_was_appended_and_refuses_more(tmp_path: Path) -> None:
+def test_a_closed_log_wrote_its_batches_and_refuses_further_batches(tmp_path: Path) -> None:
     log = AppendLog(tmp_path / "stream")
     for number in range(50):
         log.append([record(number)])
@@ -197,7 +199,7 @@ def test_a_closed_log_wrote_what_was_appended_and_refuses_more(tmp_path: Path) -
         append(log, 50)
 
 
-def test_a_stream_has_one_writer_and_goes_on_after_it(tmp_path: Path) -> None:
+def test_a_stream_has_one_writer_and_accepts_its_successor(tmp_path: Path) -> None:
     first = open_free_stream(tmp_path)
     with pytest.raises(AppendLogError, match="another process appends to this stream"):
         AppendLog(first.folder)
@@ -271,7 +273,9 @@ def test_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_a_reader_lists_no_segments_while_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_lists_no_segments_while_there_is_no_new_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = AppendLog(tmp_path / "stream", rotate_bytes=1)
     listings: list[Path] = []
 

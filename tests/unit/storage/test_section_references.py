@@ -23,7 +23,9 @@ def test_a_section_is_read_by_its_reference(reference: str) -> None:
     assert read == {"data": SECTION, "name": "demo", "slices": ["surface"]}
 
 
-def test_the_same_section_has_the_same_reference_and_another_has_another(reference: str, tmp_path: Path) -> None:
+def test_equal_sections_have_equal_references_and_different_sections_different_references(
+    reference: str, tmp_path: Path
+) -> None:
     store = ObjectStore.in_folder(tmp_path)
     assert store_section(SECTION, store) == reference
     assert store_section(SECTION.replace("99", "100"), store) != reference

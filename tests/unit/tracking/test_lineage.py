@@ -62,7 +62,7 @@ def test_a_folder_that_is_no_repository_has_no_commit(root: Path) -> None:
     assert git_commit.__wrapped__() is None
 
 
-def test_the_commit_of_an_enclosing_repository_is_not_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_of_an_enclosing_repository_is_ignored(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / ".git").mkdir()
     (root / ".git" / "objects").mkdir()
     (root / ".git" / "refs").mkdir()
@@ -104,7 +104,7 @@ def test_tags_contain_cause_and_continued_model() -> None:
     assert TrainingTrigger().tags() == {"trigger": "manual"}
 
 
-def test_an_unknown_trigger_suggests_the_closest_one() -> None:
+def test_an_unknown_trigger_suggests_the_closest_name() -> None:
     with pytest.raises(
         ShortlistError, match=r"trigger: got 'drfit', wanted manual, schedule, drift; did you mean 'drift'"
     ):

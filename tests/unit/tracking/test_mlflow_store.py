@@ -262,7 +262,7 @@ def test_a_run_has_one_version(tracker: Tracker, model: Path) -> None:
     assert [tracker.registry.register(run_id), tracker.registry.register(run_id)] == [1, 1]
 
 
-def test_names_created_concurrently_by_another_process_are_used(
+def test_names_created_concurrently_by_another_process_are_reused_by_this_process(
     tracker: Tracker, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker.registry.register(log(tracker, model))
@@ -391,7 +391,7 @@ def test_pickles_are_never_loaded(tracker: Tracker) -> None:
 
 
 @pytest.mark.long
-def test_two_processes_can_open_a_new_store_at_once_after_a_killed_one(tmp_path: Path) -> None:
+def test_two_processes_can_open_a_new_store_at_once_after_a_killed_process(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mlflow.db.partial").write_text("half a database")
     uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
@@ -407,7 +407,7 @@ def test_two_processes_can_open_a_new_store_at_once_after_a_killed_one(tmp_path:
     ]  # and neither speaks
 
 
-def test_a_new_store_is_a_copy_of_an_empty_one_where_the_environment_may_keep_it(
+def test_a_new_store_is_a_copy_of_an_empty_store_where_the_environment_is_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))

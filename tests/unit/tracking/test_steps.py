@@ -42,7 +42,7 @@ def test_a_users_mistake_has_no_traceback(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "3 of 10 rows break 'range'\n"
 
 
-def test_a_failed_measurement_is_marked_and_names_the_step_and_what_the_next_run_does(
+def test_a_failed_measurement_is_marked_and_names_the_step_and_the_next_runs_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = tmp_path / "events.jsonl"

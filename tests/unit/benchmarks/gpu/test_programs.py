@@ -99,7 +99,9 @@ def test_a_feature_that_the_gpu_makes_otherwise_is_named(tmp_path: Path) -> None
     assert DayTable.open(same, Files.TABLE).rows == 2
 
 
-def test_a_program_that_breaks_is_said_and_stops_no_other(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_program_that_breaks_is_reported_and_stops_no_other_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setattr(roofs, "run", lambda setting: 1 / 0)
     assert entry.main(["roofs", "parity", "--device", "cpu", "--small"]) == 1
     said = capsys.readouterr().out
@@ -121,13 +123,13 @@ def test_without_a_gpu_there_is_one_sentence_and_exit_code_2(capsys: Any) -> Non
         (["roofs", "--device", "cpu"], "--device cpu runs at toy size alone: add --small"),
     ],
 )
-def test_what_cannot_be_run_is_said(given: list[str], said: str, capsys: Any) -> None:
+def test_programs_that_cannot_run_are_reported(given: list[str], said: str, capsys: Any) -> None:
     with pytest.raises(SystemExit):
         entry.main(given)
     assert said in capsys.readouterr().err
 
 
-def test_toy_figures_are_never_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_toy_figures_are_never_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(entry, "RESULTS", tmp_path / "gpu.json")
     assert entry.main(["roofs", "--device", "cpu", "--small"]) == 0
     assert not list(tmp_path.iterdir())

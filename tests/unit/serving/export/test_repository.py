@@ -216,7 +216,7 @@ def test_rows_split_among_threads_get_the_right_scores(dlrm: Path, repository: P
     assert np.unique(expected).size > rows / 2
 
 
-def test_a_failure_in_one_thread_fails_the_request_and_not_the_next_one(dlrm: Path, repository: Path) -> None:
+def test_a_failure_in_one_thread_fails_the_request_and_not_the_next_request(dlrm: Path, repository: Path) -> None:
     program, good = program_of(repository, 2), null_inputs(Signature.read(dlrm / "serving"), 500)
     expected = program.scores(good)
     (broken,) = program._score_requests([{**good, "codes": good["codes"][:200]}])  # the second part lacks rows
@@ -224,7 +224,7 @@ def test_a_failure_in_one_thread_fails_the_request_and_not_the_next_one(dlrm: Pa
     np.testing.assert_array_equal(program.scores(good), expected)
 
 
-def test_a_request_that_breaks_the_run_does_not_affect_others(dlrm: Path, repository: Path) -> None:
+def test_a_request_that_breaks_the_run_does_not_affect_other_requests(dlrm: Path, repository: Path) -> None:
     program = program_of(repository, 1)
     good = null_inputs(Signature.read(dlrm / "serving"), 2)
     bad = {**good, "numbers": np.zeros((2, 1))}

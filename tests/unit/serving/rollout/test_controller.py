@@ -925,7 +925,7 @@ def test_a_retired_version_is_returned_to_only_by_name(world: World) -> None:
     assert headline(back) == "version 1 (xgboost) serves everybody again in place of version 2"
 
 
-def test_a_version_that_never_served_does_not_serve_again(world: World) -> None:
+def test_a_version_that_never_served_is_no_rollback_target(world: World) -> None:
     world.models.add(3)
     back = world.roll_out().rollback(version=3)
     assert (back.state.phase, back.served_before) == (Phase.PROMOTED, False)
@@ -945,7 +945,7 @@ def test_a_version_without_its_features_is_returned_to_only_degraded(world: Worl
     assert "have no 'users:paid'. .venv/bin/shortlist refresh demo then counts" in back.notices[0]
 
 
-def test_a_rollback_names_the_versions_that_served_before(world: World) -> None:
+def test_a_rollback_names_the_former_versions(world: World) -> None:
     world.models.add(3)
     world.roll_out().canary()
     world.roll_out().canary(3)

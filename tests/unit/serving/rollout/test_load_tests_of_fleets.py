@@ -65,7 +65,7 @@ def test_a_version_with_a_release_is_load_tested_with_slates(
     assert load_tests == [(*address, Path("stages")), (*address, None)]
 
 
-def test_on_a_cluster_a_row_is_scored_after_the_endpoints_were_asked(
+def test_on_a_cluster_a_row_is_scored_after_the_endpoints_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is read once: the row is sent at every check."""

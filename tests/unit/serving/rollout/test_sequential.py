@@ -40,7 +40,7 @@ def test_an_interval_without_data_is_unbounded() -> None:
     assert (interval.low, interval.high) == (-np.inf, np.inf)
 
 
-def test_with_one_step_the_difference_is_that_of_two_means() -> None:
+def test_with_one_step_the_difference_equals_that_of_two_averages() -> None:
     generator = np.random.default_rng(1)
     stable, canary = (generator.binomial(10, 0.3, n) / 10 for n in (2_000, 500))
     estimate = difference(values(stable.tolist(), canary.tolist()))
@@ -132,7 +132,7 @@ def test_more_failures_raise_the_bound(counts: tuple[int, int]) -> None:
     assert lower_bound(count, total + 1, 0.999) <= lower_bound(count + 1, total + 1, 0.999) + 1e-6
 
 
-def test_the_declared_split_gives_no_evidence_for_another() -> None:
+def test_the_declared_split_gives_no_evidence_for_another_split() -> None:
     for total in (100, 1_000, 100_000):
         assert split_evidence(total // 20, total, 0.05) < 1
     assert split_evidence(0, 0, 0.05) == pytest.approx(1)

@@ -76,7 +76,7 @@ def test_files_that_are_swapped_before_everybody_gets_them_are_found_by_the_next
     assert play(History(steps=(10, 100), holds=1, faults=faults)) is None
 
 
-def test_a_promotion_commanded_while_the_servers_are_down_starts_them() -> None:
+def test_a_promotion_commanded_while_the_servers_are_down_starts_the_servers() -> None:
     # Found by simulation: the command was executed before the new controller had started the candidate's servers.
     faults = ((80, Fault.KILL_THEN_PROMOTE), (83, Fault.STACK_DOWN))
     assert play(History(commands=("canary", "canary"), faults=faults)) is None

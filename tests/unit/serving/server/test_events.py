@@ -155,7 +155,7 @@ def test_memory_of_answers_is_bounded_and_the_oldest_is_forgotten() -> None:
     assert [answers.items(request) for request in ("a", "b", "large", "c")] == [None, [3, 4], None, ["x", "y"]]
 
 
-def test_a_label_with_a_rule_is_positive_by_it(open_outcomes: Open) -> None:
+def test_a_label_with_a_rule_is_positive_by_its_rule(open_outcomes: Open) -> None:
     columns = [column | ({"known": "after"} if column["name"] == "watched" else {}) for column in DECLARED["columns"]]
     outcomes = open_outcomes(label="watched", positive={"at_least": 10}, columns=columns)
     assert outcomes.send(

@@ -280,7 +280,7 @@ def test_the_limits_must_allow_one_request() -> None:
         Limits(max_buffered_bytes=2**20)
 
 
-def test_over_grpc_a_client_error_never_has_the_status_unknown() -> None:
+def test_over_grpc_no_client_error_has_the_status_unknown_error() -> None:
     async def whole() -> None:
         service = Service()
         server = grpc.aio.server(options=grpc_options(service.settings.serving.limits))

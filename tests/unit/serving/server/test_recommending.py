@@ -354,7 +354,7 @@ def test_concurrent_requests_of_a_user_do_not_show_the_same_item(local: Shop) ->
     assert (slate.items.to_list(), slate.propensities.tolist()) == (answer["item_id"], answer["propensity"])
 
 
-def test_items_shown_before_the_first_deployment_count_as_seen(local: Shop) -> None:
+def test_items_of_the_training_log_count_as_already_seen_items(local: Shop) -> None:
     log = pl.concat([frame for _, frame in DayTable.open(local._published.folder / "log", Files.LOG).frames()])
     shown_items = log.filter(pl.col("user_id") == 2**40)["item_id"].drop_nulls()
     since_the_log = datetime.now(UTC) - log[Columns.TIME].max() + timedelta(days=9)  # type: ignore[operator]
@@ -461,7 +461,7 @@ def test_requests_with_candidates_still_get_scores(local: Shop, start: Any) -> N
         find_slate(places_of(local), "rank")
 
 
-def test_without_a_release_recommendations_are_unknown(local: Shop) -> None:
+def test_without_a_release_recommendations_are_an_unknown_model(local: Shop) -> None:
     parts = local.parts()
     parts.service.recommending = None
     with pytest.raises(UnknownModelError, match=r"got model 'shop\.recommend'; here is 'shop' version 3"):

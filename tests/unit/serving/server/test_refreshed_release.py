@@ -204,7 +204,7 @@ def test_why_names_the_files_used_and_recomputes_the_slate(local: Refreshable, s
         list(explain(places, "r0", local.place))
 
 
-def test_old_releases_are_removed_and_announced_ones_are_kept(
+def test_old_releases_are_removed_except_announced_releases(
     local: Refreshable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refreshed_releases, "_MAX_FOLDERS", 1)

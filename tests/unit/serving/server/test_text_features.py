@@ -200,7 +200,7 @@ def test_a_text_of_another_type_is_refused(shop: Any) -> None:
         feature.check(shop.plan.declared.data)
 
 
-def test_a_kind_must_derive_one_value_from_each() -> None:
+def test_a_kind_must_derive_one_value_from_each_text() -> None:
     column = DerivedColumn("page_words", "page", "number", lambda texts: texts.drop_nulls().str.len_chars())
     with pytest.raises(DataError, match="'page_words': got 1 derived values for 2 values of 'page'"):
         column.values(pl.Series("page", ["home", None]))

@@ -54,7 +54,7 @@ def test_tensors_are_shared_with_a_triton_on_this_machine_and_no_file_stays(trit
     assert not left_behind()
 
 
-def test_a_larger_request_replaces_the_region_by_a_larger_one(triton: Any) -> None:
+def test_a_larger_request_replaces_the_region_by_a_larger_region(triton: Any) -> None:
     old_names = {region["name"] for region in shared_with(triton)}
     rows = 100_000  # 2.4 MB
 
@@ -176,7 +176,7 @@ def test_chunked_responses_are_joined_and_a_broken_connection_is_an_error() -> N
     assert asyncio.run(ask()) == (200, b"abcd", 1, [])
 
 
-def test_unregistered_shared_memory_is_registered_again(triton: Any) -> None:
+def test_unregistered_shared_memory_is_reregistered(triton: Any) -> None:
     async def ask(client: TritonClient) -> list[list[float]]:
         scores = [(await client.scores(tensors(1))).tolist()]
         (region,) = client._regions.values()

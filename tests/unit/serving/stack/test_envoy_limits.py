@@ -319,7 +319,7 @@ def test_a_client_that_reads_no_response_has_few_streams_and_they_end(envoy: int
         assert ended == {2 * number + 1 for number in range(STREAMS)}
 
 
-def test_clients_that_read_no_responses_do_not_affect_others(envoy: int) -> None:
+def test_clients_that_read_no_responses_do_not_affect_other_clients(envoy: int) -> None:
     clients = [HTTP2(envoy) for _ in range(10)]
     try:
         for number in range(200):

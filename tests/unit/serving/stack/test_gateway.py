@@ -226,7 +226,7 @@ def test_the_access_log_has_a_line_with_every_field_for_every_request(
     assert by_grpc["sender"] == "127.0.0.1"
 
 
-def test_an_access_log_is_rotated_while_envoy_writes_it(
+def test_an_access_log_is_rotated_while_envoy_writes_lines(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     logs = {stack.paths.logs / f"{name}.access.jsonl": stack.record.sockets / f"{name}.sock" for name in ENVOYS}

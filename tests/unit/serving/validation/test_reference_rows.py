@@ -41,7 +41,7 @@ def test_drawn_rows_are_different_test_rows_with_their_own_label_and_score(tmp_p
     assert np.bincount((impressions - 200_000) // 50_000) == pytest.approx([250] * 4, abs=68)
 
 
-def test_the_seed_alone_decides_which_rows_are_drawn(tmp_path: Path) -> None:
+def test_the_seed_alone_decides_the_sampled_rows(tmp_path: Path) -> None:
     draws = []
     for row_group_size, seed in ((50_000, 3), (7_000, 3), (7_000, 4)):
         write_scores(tmp_path, 60_000, row_group_size)
@@ -49,7 +49,7 @@ def test_the_seed_alone_decides_which_rows_are_drawn(tmp_path: Path) -> None:
     assert draws[0].equals(draws[1]) and not draws[1].equals(draws[2])
 
 
-def test_all_rows_are_drawn_where_they_are_few(tmp_path: Path) -> None:
+def test_all_rows_are_sampled_where_there_are_few_rows(tmp_path: Path) -> None:
     write_scores(tmp_path, 80)
     assert draw_reference_rows(tmp_path, 40, seed=1).rows[Columns.IMPRESSION].to_list() == list(range(40, 80))
 
@@ -80,7 +80,7 @@ def test_memory_of_a_draw_does_not_grow_with_rows(tmp_path: Path, monkeypatch: p
         ([], r"scores\.parquet holds no test rows"),
     ],
 )
-def test_rows_that_cannot_be_measured_are_not_drawn(tmp_path: Path, scores: list[float], message: str) -> None:
+def test_rows_that_cannot_be_measured_are_not_sampled(tmp_path: Path, scores: list[float], message: str) -> None:
     frame = pl.DataFrame({Columns.IMPRESSION: range(len(scores)), Columns.LABEL: [0] * len(scores)})
     columns = pl.Series("score", scores, pl.Float32), pl.lit("test").alias("split"), pl.lit(1).alias(Columns.DAY)
     frame.with_columns(*columns).write_parquet(tmp_path / Files.SCORES)

@@ -159,7 +159,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return World(spec, folder)
 
 
-def test_every_served_kind_is_tried() -> None:
+def test_every_served_kind_is_tested() -> None:
     assert {name for name in KINDS if kind_of(name).export} == set(MODELS)
 
 

@@ -254,7 +254,7 @@ def test_a_slow_server_fails_validation(judged: Judge, spoil: Spoil, limits: Gat
     assert re.match(r"p50 \d+\S* ms > 50 ms \(max_p50_ms\); p99 \S+ ms > 190 ms \(max_p99_ms\)", infra.reason)
 
 
-def test_a_model_that_triton_cannot_load_holds_shows_the_last_log_lines_and_is_measured_again(
+def test_a_model_that_triton_cannot_load_holds_prints_the_last_log_lines_and_is_remeasured(
     judged: Judge, spoil: Spoil, tmp_path: Path
 ) -> None:
     spoil(replace_program("pass", initialize="raise ValueError('no such luck')"))
@@ -264,7 +264,7 @@ def test_a_model_that_triton_cannot_load_holds_shows_the_last_log_lines_and_is_m
     assert json.loads((tmp_path / "validation" / Files.EXPORT_VALIDATION).read_text())["depends_on_moment"]
 
 
-def test_a_triton_that_ends_once_before_it_is_ready_is_started_again(
+def test_a_triton_that_ends_once_before_it_is_ready_is_restarted(
     judged: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = []
@@ -285,7 +285,7 @@ def test_a_triton_that_ends_once_before_it_is_ready_is_started_again(
 @pytest.mark.parametrize(
     ("measurement", "is_backend"), [("score_on_triton", False), ("run_load_test", False), ("run_load_test", True)]
 )
-def test_a_triton_that_is_killed_during_the_validation_measures_nothing(
+def test_a_triton_that_is_killed_during_the_validation_gives_no_measurement(
     judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measurement: str, is_backend: bool
 ) -> None:
     started: list[RunningTriton] = []
@@ -318,7 +318,7 @@ def test_a_triton_that_is_killed_during_the_validation_measures_nothing(
 
 
 @pytest.mark.parametrize("function", ["write_repository", "score_exported"])
-def test_a_full_disk_measures_nothing(
+def test_a_full_disk_gives_no_measurement(
     judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -346,7 +346,7 @@ def test_a_server_that_uses_too_much_memory_fails(judged: Judge, limits: Gates) 
     assert re.search(r"memory \S+ MiB > 1 MiB \(max_memory_mib\)", infra.reason)
 
 
-def test_a_server_that_is_not_ready_in_twice_the_cold_start_limit_measures_nothing(
+def test_a_server_that_is_not_ready_in_twice_the_cold_start_limit_gives_no_measurement(
     judged: Judge, limits: Gates
 ) -> None:
     tight = Infra(**{**limits.infra.model_dump(), "max_cold_start_seconds": 0.01})
