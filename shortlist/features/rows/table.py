@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from shortlist.contracts import DataError, Files
 from shortlist.features.counts.tiles import Tiles
 from shortlist.features.declared.plan import Plan, plan
 from shortlist.features.declared.split import split_days
 from shortlist.features.rows.partitioned_table import TableJob, write_partitioned_table
-from shortlist.features.rows.table_rows import Labels, read_parts, table_rows
+from shortlist.features.rows.table_rows import Labels, needs_whole_days, read_parts, table_rows
 from shortlist.features.rows.transform import Transformer
 from shortlist.features.values.parallel_map import workers
 from shortlist.spec.data import Data
@@ -28,6 +29,8 @@ from shortlist.storage.tables import DayPart, DayTable, DayTableWriter
 from shortlist.system.prefetch import parallel_map, prefetch
 from shortlist.system.progress import progress
 
+_SEARCHED_ROWS: Final = 1_000_000
+"""Rows for whose keys a view that is too large for memory is searched at once: a search reads all its rows."""
 _COMPRESSION: Final = "uncompressed"
 """Ids of a few bits each hardly get shorter: 2 M rows are written in 0.50 s of processor time, where lz4 takes 0.74,
 and read, in every epoch, in 0.10 s instead of 0.18. Files are 1.6 times as large (206 MB for a text of 493 MB)."""
@@ -93,14 +96,36 @@ def _make_rows(
 ) -> Iterator[tuple[date, pl.DataFrame]]:  # fmt: skip
     """Yield each day's rows of the table, part by part of the log."""
 
-    def make(part: tuple[date, pl.DataFrame]) -> tuple[date, pl.DataFrame]:
-        day, rows = part
-        return day, table_rows(transformer.look_up(rows, day), transformer, labels)
+    def read() -> Iterator[tuple[date, Transformer, pl.DataFrame]]:
+        whole = needs_whole_days(transformer.plan)
+        for part in parts:
+            for files in [part.files] if whole else _split_files(table, part):
+                paths = [table.folder / name for name in files]
+                searched = transformer if whole else transformer.with_searched_views(paths, part.day)
+                for rows in read_parts(table, part.model_copy(update={"files": files}), transformer, labels):
+                    yield part.day, searched, rows
 
-    read = prefetch((part.day, rows) for part in parts for rows in read_parts(table, part, transformer, labels))
+    def make(part: tuple[date, Transformer, pl.DataFrame]) -> tuple[date, pl.DataFrame]:
+        day, searched, rows = part
+        return day, table_rows(searched.look_up(rows, day), transformer, labels)
+
     # Views are read from where the last part stopped, so that parts are computed one after the other.
     parallel_parts = 1 if transformer.plan.views else workers(transformer.engine)
-    yield from parallel_map(make, read, parallel_parts)
+    yield from parallel_map(make, prefetch(read()), parallel_parts)
+
+
+def _split_files(table: DayTable, part: DayPart) -> Iterator[tuple[str, ...]]:
+    """Yield a day's files in groups of about `_SEARCHED_ROWS` rows, one file at least."""
+    group: list[str] = []
+    rows = 0
+    for name in part.files:
+        group.append(name)
+        rows += pq.read_metadata(table.folder / name).num_rows
+        if rows >= _SEARCHED_ROWS:
+            yield tuple(group)
+            group, rows = [], 0
+    if group:
+        yield tuple(group)
 
 
 def _check_fit(fitted: Plan, tiles: Tiles, declared_plan: Plan, folder: Path, log: DayTable) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Self
@@ -64,6 +64,30 @@ class Transformer:
     def plan(self) -> Plan:
         """The plan of the declared features."""
         return self.preprocessing.plan
+
+    def with_searched_views(self, files: Sequence[Path], day: date) -> Self:
+        """Return the transformer for some files of a day, for all of which it has searched the large views once.
+
+        Views whose keys are in other views, and those that change within a day, are searched for each part.
+        """
+        declared = self.plan.declared
+        names = set(pl.read_parquet_schema(files[0]))
+        views = {
+            view: file
+            for view in self.plan.views
+            if isinstance(file := self.files[view.name], ViewFile) and file.is_searched
+            and names.issuperset(map(declared.row_column, view.keys))
+        }  # fmt: skip
+        if self.tiles.within_days or not views:
+            return self
+        columns = sorted({declared.row_column(key) for view in views for key in view.keys})
+        keys: dict[str, list[pl.DataFrame]] = {view.name: [] for view in views}
+        for path in files:
+            rows = pl.read_parquet(path, columns=columns, hive_partitioning=False)
+            for view in views:
+                keys[view.name].append(self.lookup_keys(view, rows).select(view.keys).unique())
+        searched = {view.name: file.search(pl.concat(keys[view.name]), day) for view, file in views.items()}
+        return replace(self, files={**self.files, **searched})
 
     def columns(self) -> list[dict[str, Any]]:
         """Return name, kind, size (ids, 0 among them) and width of every feature, in order."""

@@ -19,7 +19,7 @@ from shortlist.system.query_engine import Engine, collect
 
 _BATCH_ROWS: Final = 250_000
 _MAX_HELD_KEYS: Final = 100_000
-"""Most keys of a view that is held in memory; larger views are searched on disk for every part of a table."""
+"""Most keys of a view that is held in memory; larger views are searched on disk for some parts of a table together."""
 _KEY_NUMBER: Final = ":asked"
 
 
@@ -58,14 +58,20 @@ class ViewFile:
             day: The day of the rows.
         """
         rows = self._row_count_at(start_of(day, self._timezone))
-        if self._is_small or not isinstance(self.view, KeyedView):
-            values = self._read_up_to(rows)
-        else:
-            values = self._search(keys, rows)
+        values = self._search(keys, rows) if self.is_searched else self._read_up_to(rows)
         if Columns.TIME in keys.columns:
             return self._as_of_time(keys, values, rows, self._row_count_at(start_of(day + DAY_LENGTH, self._timezone)))
-        answers = keys.lazy().join(values.lazy(), on=self.view.keys, how="left", maintain_order="left")
-        return collect(answers.select(self.view.features), self._engine)
+        return _join_values(keys, values, self.view, self._engine)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the whole view is searched on disk for the keys of every part of a table."""
+        return not self._is_small and isinstance(self.view, KeyedView)
+
+    def search(self, keys: pl.DataFrame, day: date) -> SearchedView:
+        """Return the values at the start of a day of several parts' keys, so that the view is searched once for all."""
+        values = self._search(keys, self._row_count_at(start_of(day, self._timezone)))
+        return SearchedView(self.view, values, self._engine)
 
     def _row_count_at(self, moment: datetime) -> int:
         return int(self._moments.filter(pl.col(Columns.VALID_FROM) <= moment)[Columns.ROWS].sum())
@@ -129,6 +135,28 @@ class ViewFile:
         count_cpu_operation("rows of a view read")
         view_rows = pl.scan_parquet(self._path).select(*self.view.keys, Columns.VALID_FROM, *self.view.features)
         return view_rows.slice(first, rows).collect()
+
+
+class SearchedView:
+    """The values of a view at the start of a day, for the keys of some parts of that day.
+
+    Args:
+        view: The view.
+        values: Keys and features, each key once.
+        engine: Executor of the queries.
+    """
+
+    def __init__(self, view: PlannedView, values: pl.DataFrame, engine: Engine) -> None:
+        self._view, self._values, self._engine = view, values, engine
+
+    def answer(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return the features for each row of keys, in order; null where unknown. See `ViewFile.answer`."""
+        return _join_values(keys, self._values, self._view, self._engine)
+
+
+def _join_values(keys: pl.DataFrame, values: pl.DataFrame, view: PlannedView, engine: Engine) -> pl.DataFrame:
+    answers = keys.lazy().join(values.lazy(), on=view.keys, how="left", maintain_order="left")
+    return collect(answers.select(view.features), engine)
 
 
 def lookup_keys(

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from shortlist.contracts import Files
 from shortlist.features.engines.registry import FEATURE_ENGINES
 from shortlist.features.fits.fit import fit
+from shortlist.features.rows import table as table_module
 from shortlist.features.rows.table import build_table
 from shortlist.features.stored_views import lookup
 from shortlist.spec.data import Data
@@ -174,6 +175,32 @@ def test_views_of_many_keys_are_shuffled_by_key_and_by_moment(
     table = maker.table(log, whole, "table", LOCAL)
     monkeypatch.setattr(lookup, "_MAX_HELD_KEYS", 1_000)
     assert file_digests(maker.table(log, whole, "sliced", in_slices(5))) == file_digests(table)
+
+
+@pytest.mark.parametrize("tile", ["1d", "6h"])
+def test_a_view_that_is_too_large_for_memory_is_searched_once_for_some_files(
+    world: Any, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values that change within a day, and keys in side tables, are searched for each file."""
+    makers = {"kind": "target", "key": ["maker"], "name": "maker_rate"}
+    log = world.log([{**row, "item_id": 10} for row in many_rows(world, 2_400)], chunk_rows=100)  # six files a day
+    maker = Maker(world, [*USER_COLUMNS, makers], tile=tile)
+    fitted = maker.fit(log, "fitted", LOCAL)
+    held = maker.table(log, fitted, "held", LOCAL)
+    searched_views: list[str] = []
+    search = lookup.ViewFile._search
+
+    def count_search(file: lookup.ViewFile, keys: pl.DataFrame, rows: int) -> pl.DataFrame:
+        searched_views.append(file.view.name)
+        return search(file, keys, rows)
+
+    monkeypatch.setattr(lookup, "_MAX_HELD_KEYS", -1)
+    monkeypatch.setattr(lookup.ViewFile, "_search", count_search)
+    monkeypatch.setattr(table_module, "_SEARCHED_ROWS", 300)
+    assert file_digests(maker.table(log, fitted, "searched", LOCAL)) == file_digests(held)
+    searches = {name: searched_views.count(name) for name in set(searched_views)}
+    in_groups = 4 * 2 if tile == "1d" else 4 * 6
+    assert (searches["by_user_id"], searches["by_user_id__page"], searches["by_maker"]) == (in_groups, in_groups, 24)
 
 
 @pytest.mark.parametrize(
