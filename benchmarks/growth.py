@@ -2,7 +2,8 @@
 
 2 M rows against 20 M (5 GB of text, an hour on two cores); `OPTIONS="--rows 200000"` begins with fewer. A run's steps
 take turns, so that each has the machine, and each figure is what the run's own summary says of the step. XGBoost grows
-the same number of trees in both: with early stopping, more rows get more trees.
+the same number of trees in both, and the logistic baseline passes over its rows equally often: where they stop early,
+more rows get more trees and passes.
 
 The memory of a step that holds a model is that beside `model_mib`, what the model itself is made of there: DLRM's
 table, as more rows have more categories (in training its weights, the sums of its optimizer, and the copy of the best
@@ -32,6 +33,7 @@ from shortlist.spec.runtime import Runtime
 ROWS: Final = 2_000_000
 TIMES: Final = 10
 TREES: Final = 100
+PASSES: Final = 2
 MODELS: Final = ("xgboost", "dlrm")
 ROOT: Final = Path(__file__).parents[1]
 
@@ -94,6 +96,7 @@ def growth_spec(rows: int) -> dict[str, Any]:
     spec["name"] = "growth"
     spec["models"] = {name: spec["models"][name] for name in MODELS}
     spec["models"]["xgboost"] |= {"rounds": TREES, "early_stopping_rounds": TREES}
+    spec["models"]["logistic"] = {"kind": "logistic", "features": ["*"], "epochs": PASSES}
     spec["runtime"] = {"steps_at_once": 1, "chunk_rows": min(Runtime().chunk_rows, max(1, rows // 4))}
     return spec
 
