@@ -107,7 +107,9 @@ def _resample_candidates(
         if rows.learnt or len(digests) > 1:
             reason = "has learnt the validation days" if rows.learnt else "was not scored on the rows of the others"
             raise UnmeasurableError(f"candidate '{name}' {reason}")
+        rows = rows.without_impressions()
         resampled[name] = resample(rows, limits.bootstrap_rounds, seed)
+        del rows  # before the next ones are read
     return resampled
 
 

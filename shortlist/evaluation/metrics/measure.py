@@ -178,8 +178,11 @@ def _measure_label(model: str, role: Role, scores: Path, label: str, limits: Gat
 
 def validation_gauc(scores: Path) -> float | None:
     """Return the GAUC of validation rows that the model has not learnt; None where there are none, or no users."""
+    file = scores_file(scores)
+    if not file.is_file() or Columns.USER not in pl.read_parquet_schema(file):
+        return None
     try:
-        rows = read_scores(scores_file(scores), "validation")
+        rows = read_scores(file, "validation")
     except UnmeasurableError:
         return None
     if rows.users is None or rows.learnt:
