@@ -160,8 +160,8 @@ def _write_page(path: Path, title: str, draw: Callable[[], str]) -> Path:
             html = draw()
     except Exception as error:
         raise ShortlistError(
-            f"{path}: Evidently could not draw this page ({type(error).__name__}: {error}). The window's report has the"
-            " numbers; install the pinned version (requirements/run.txt) and monitor again for the page."
+            f"{path}: Evidently could not draw this page ({type(error).__name__}: {error}). The window's own report has"
+            " all numbers. If another version of Evidently is installed, install that of requirements/run.txt."
         ) from error
     heading = _HEADING.format(escape(title))
     html = html.replace("<head>", f"<head><title>{escape(title)}</title>{_STYLE}", 1)

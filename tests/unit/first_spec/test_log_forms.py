@@ -207,6 +207,7 @@ def test_a_column_that_the_log_and_a_table_share_is_declared_once(tmp_path: Path
     devices = pl.DataFrame({"device": ["ios", "android", "web"], "size": [1, 2, 3]})  # another meaning
     devices.write_csv(tmp_path / "devices.csv")
     draft, written, spec = first_spec(tmp_path)
+    assert written.problems == () and spec.data.rules.undeclared_columns == "ignore"
     table = next(table for table in spec.data.side_tables if table.name == "items")
     assert {column.name for table in spec.data.side_tables for column in table.columns} > {"device", "devices_size"}
     assert [column.name for column in table.columns] == ["item_id", "category", "items_size", "brand"]
