@@ -1,9 +1,9 @@
 """Time and memory of every step of a run at ten times the rows: Criteo's layout, XGBoost and DLRM.
 
-2 M rows against 20 M (5 GB of text, an hour on two cores); `OPTIONS="--rows 200000"` begins with fewer. A run's steps
-take turns, so that each has the machine, and each figure is what the run's own summary says of the step. XGBoost grows
-the same number of trees in both, and the logistic baseline passes over its rows equally often: where they stop early,
-more rows get more trees and passes.
+2 M rows against 20 M (5 GB of text, 42 minutes on two cores); `OPTIONS="--rows 200000"` begins with fewer. A run's
+steps take turns, so that each has the machine, and each figure is what the run's own summary says of the step. XGBoost
+grows the same number of trees in both, and the logistic baseline passes over its rows equally often: where they stop
+early, more rows get more trees and passes.
 
 The memory of a step that holds a model is that beside `model_mib`, what the model itself is made of there: DLRM's
 table, as more rows have more categories (in training its weights, the sums of its optimizer, and the copy of the best

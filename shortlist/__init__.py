@@ -12,10 +12,10 @@ gc.set_threshold(20_000, 20, 20)
 # peak of 640 MiB so, and of 360 where it is returned after two seconds, in the same time. The allocator reads this when
 # Polars is imported, which writes its own settings in front; processes started from here inherit all, and the last one
 # of a name counts.
-_ALLOCATOR: Final = "dirty_decay_ms:2000,muzzy_decay_ms:0"
+_ALLOCATOR_OPTIONS: Final = "dirty_decay_ms:2000,muzzy_decay_ms:0"
 _settings = os.environ.get("_RJEM_MALLOC_CONF", "")
-if not _settings.endswith(_ALLOCATOR):
-    os.environ["_RJEM_MALLOC_CONF"] = f"{_settings},{_ALLOCATOR}" if _settings else _ALLOCATOR
+if not _settings.endswith(_ALLOCATOR_OPTIONS):
+    os.environ["_RJEM_MALLOC_CONF"] = f"{_settings},{_ALLOCATOR_OPTIONS}" if _settings else _ALLOCATOR_OPTIONS
 
 ADDRESSES: Final = {
     "model_kinds": "models.registry:MODEL_KINDS",

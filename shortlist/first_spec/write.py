@@ -242,7 +242,7 @@ def _keep_one_copy(draft: SpecDraft, side: SideTableDraft) -> None:
         if min(equal_share, side.coverage) >= _MIN_EQUAL_SHARE:
             draft.in_tables.add(log_column.source)
             draft.comments[log_column.source] = f"{comparison}: taken from there"
-            draft.rules["undeclared_columns"] = ("ignore", "columns of the log that are read from tables")
+            _set_rule(draft, "undeclared_columns", "ignore", "columns of the log that are read from tables")
         else:
             columns = tuple(kept_column for kept_column in side.table.columns if kept_column is not column)
             side.table = replace(side.table, columns=columns)

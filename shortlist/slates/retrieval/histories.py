@@ -59,7 +59,7 @@ class HistorySourceKind(WindowedSourceKind):
 
 
 class HistorySource(Source):
-    """A source that is asked with users' histories behind their recent items.
+    """A source whose queries get the users' histories after their recent items.
 
     Args:
         source: The source.

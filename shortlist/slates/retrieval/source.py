@@ -158,7 +158,7 @@ class FitInputs:
             histories: Columns of the users' side tables with further items; see `history_items`.
 
         Raises:
-            DataError: There is no positive row.
+            DataError: There is no positive row, and no item of a history.
         """
         user = self.data.user
         assert user
@@ -185,9 +185,9 @@ class FitInputs:
             .explode(item).drop_nulls()
             for name in histories
         )  # fmt: skip
-        taken = ids.with_columns(pl.Series(ROW, self.catalogue.find_rows(ids[item])))
+        item_rows = ids.with_columns(pl.Series(ROW, self.catalogue.find_rows(ids[item])))
         return (
-            taken.filter(pl.col(ROW) >= 0)
+            item_rows.filter(pl.col(ROW) >= 0)
             .group_by(user, maintain_order=True)
             .agg(pl.col(ROW).unique(maintain_order=True))
         )

@@ -50,8 +50,8 @@ class UserItemLists:
         bounds, values = self._lists
         numbers = find_positions(users, self.users)
         if width is None:
-            known = numbers[numbers >= 0]
-            width = int((bounds[known + 1] - bounds[known]).max(initial=0))
+            list_numbers = numbers[numbers >= 0]
+            width = int((bounds[list_numbers + 1] - bounds[list_numbers]).max(initial=0))
         return gather_lists(bounds, values, numbers, width)
 
     @cached_property
