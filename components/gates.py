@@ -92,6 +92,7 @@ def score_champion(
 
 def evaluate_gates(
     gates: str,
+    gate_code: str,
     runtime: str,
     code: str,
     valid_log: dsl.Input[dsl.Dataset],

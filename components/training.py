@@ -46,6 +46,7 @@ def find_champion(
     features: str,
     models: list,
     gates: str,
+    gate_code: str,
     serving: str,
     runtime: str,
     code: str,
@@ -98,7 +99,7 @@ def find_champion(
         baseline = find_run_baseline(context, [DeclaredModel.read(model) for model in models], began)
         rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)
         collected, now = CollectedRows.describe_newest(rows, stores, name), freshness_moment(rows, began)
-        read = [data, features, gates, serving, runtime, code, now, log["location"], collected]
+        read = [data, features, gates, gate_code, serving, runtime, code, now, log["location"], collected]
         cache_key = champion_cache_key(context, baseline, read)
     models_to_train = [model.text for model in baseline.models if not model.members]
     section_parts = (context.cause.until, now, list(limits.kept_columns(rows)), limits.skew_rows)

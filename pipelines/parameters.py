@@ -51,6 +51,7 @@ PARAMETERS: Final[dict[str, GraphParameter]] = {
     ),
     "stores": GraphParameter(str, "Location of MLflow, Feast and the records of monitoring."),
     "code": GraphParameter(str, "Digest of the source code: results of other code are not reused."),
+    "gate_code": GraphParameter(str, "Digest of the gates in files of the project and in installed packages."),
     "cron": GraphParameter(str, "Expression of the schedule, five fields."),
     "first_day": GraphParameter(str, "First day of the range, ISO 8601, in the time zone of the log."),
     "last_day": GraphParameter(str, "Last day of the range."),

@@ -27,7 +27,8 @@ def training_parameters(spec: Spec) -> tuple[str, ...]:
     return (
         *("name", "data", "features", "models"),
         *(SLATE_PARAMETERS if spec.retrieval else ()),
-        *("gates", "export_limits", "serving", "monitoring", "runtime", "cluster", "log", "stores", "code", "cause"),
+        *("gates", "gate_code", "export_limits", "serving", "monitoring", "runtime", "cluster", "log", "stores"),
+        *("code", "cause"),
     )
 
 

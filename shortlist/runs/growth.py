@@ -71,8 +71,10 @@ def _list_repeated_steps(summary: dict[str, Any]) -> list[str]:
 
 
 def _read_declared(run: Path) -> dict[str, Any]:
-    """Return the sections of a run's spec by name, and the version of its code."""
-    return _read_json(run / Files.SPEC) | {"code": _read_json(run / "arguments.json").get("code")}
+    """Return the sections of a run's spec by name, and the versions of the code and of added gates."""
+    arguments = _read_json(run / "arguments.json")
+    added_gates = "gates of the project and of packages"
+    return _read_json(run / Files.SPEC) | {"code": arguments.get("code"), added_gates: arguments.get("gate_code")}
 
 
 def _is_known(summary: dict[str, Any]) -> bool:

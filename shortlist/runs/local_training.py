@@ -72,7 +72,7 @@ def graph_arguments(
     """
     from shortlist.data.digest import input_digest
     from shortlist.slates.step import lists_digest
-    from shortlist.tracking.lineage import TrainingTrigger, run_code_version
+    from shortlist.tracking.lineage import TrainingTrigger, gate_code_version, step_code_version
 
     if until is not None and until.tzinfo is None:
         raise ShortlistError(f"until: got {until.isoformat()}, wanted a time with its offset from UTC")
@@ -92,7 +92,8 @@ def graph_arguments(
         "cluster": canonical_json(spec.runtime.cluster),
         "log": {"location": location, "digest": "" if read_later else input_digest(spec.data, location)},
         "stores": stores,
-        "code": run_code_version(),
+        "code": step_code_version(),
+        "gate_code": gate_code_version(),
         "cause": (decision.cause if decision else TrainingTrigger().model_dump(mode="json"))
         | ({"until": limit.astimezone(UTC).isoformat()} if limit else {}),
         **{name: canonical_json(section) if section is not None else "" for name, section in stages.items()},

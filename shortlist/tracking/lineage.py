@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -149,32 +149,43 @@ def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:
 @cache
 def code_version() -> str:
     """Return a digest of Shortlist's source files as they are on disk, committed or not; 16 hexadecimal digits."""
-    total = hashlib.sha256()
-    for folder in sorted(
-        [_FRAMEWORK, *(project_root() / package for package in PACKAGES)], key=lambda folder: folder.name
-    ):
-        for path in sorted(folder.rglob("*.py")):
-            total.update(f"{path.relative_to(folder.parent).as_posix()}\0{sha256(path)}\0".encode())
-    return total.hexdigest()[:16]
+    return _digest_files(_FRAMEWORK, *(project_root() / package for package in PACKAGES))
 
 
 @cache
-def run_code_version() -> str:
-    """Return a digest of `code_version` and of the installed packages that add gates.
+def step_code_version() -> str:
+    """Return `code_version` without the project's gates and canary checks.
 
-    A run with another gate must not reuse a verdict from the cache: no input of the step that gives it names the gates.
-    (Other extensions are named by the spec, which is an input.) It is equal to `code_version` where no package adds a
-    gate.
+    Results of a step are reused while this stays the same. The step that judges candidates is given
+    `gate_code_version` too, and a rollout reads canary checks when it runs.
     """
-    points = set(entry_points(group="shortlist.gates"))
-    if not points:
-        return code_version()
-    total = hashlib.sha256(code_version().encode())
-    for point in sorted(points, key=lambda point: (point.group, point.name, point.value)):
-        total.update(f"{point.group}\0{point.name}\0{point.value}\0".encode())
+    excluded = [project_root() / "pipelines" / group for group in ("gates", "canary_checks")]
+    return _digest_files(_FRAMEWORK, *(project_root() / package for package in PACKAGES), excluded=excluded)
+
+
+@cache
+def gate_code_version() -> str:
+    """Return a digest of the gates in the project's files and in installed packages; 16 hexadecimal digits.
+
+    A run with another gate must not reuse a verdict: no other input of the step that gives it names them. (Other
+    extensions are named by the spec, which is an input.)
+    """
+    total = hashlib.sha256(_digest_files(project_root() / "pipelines" / "gates").encode())
+    points = sorted(set(entry_points(group="shortlist.gates")), key=lambda point: (point.name, point.value))
+    for point in points:
+        total.update(f"{point.name}\0{point.value}\0".encode())
     for module in sorted({point.module.partition(".")[0] for point in points}):
         for path in _source_files(module):
             total.update(f"{module}\0{path.name}\0{sha256(path)}\0".encode())
+    return total.hexdigest()[:16]
+
+
+def _digest_files(*folders: Path, excluded: Collection[Path] = ()) -> str:
+    total = hashlib.sha256()
+    for folder in sorted(folders, key=lambda folder: folder.name):
+        for path in sorted(folder.rglob("*.py")):
+            if not any(path.is_relative_to(other) for other in excluded):
+                total.update(f"{path.relative_to(folder.parent).as_posix()}\0{sha256(path)}\0".encode())
     return total.hexdigest()[:16]
 
 

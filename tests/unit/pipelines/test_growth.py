@@ -19,11 +19,12 @@ def write_run(
     newest_day: str | None,
     spec: str = "shop",
     code: str = "",
+    gate_code: str = "",
     **sections: Any,
 ) -> Path:
     (runs / name).mkdir()
     (runs / name / "spec.json").write_text(json.dumps(sections))
-    (runs / name / "arguments.json").write_text(json.dumps({"code": code}))
+    (runs / name / "arguments.json").write_text(json.dumps({"code": code, "gate_code": gate_code}))
     rows = {"valid": valid, "newest_day": newest_day}
     steps = {"ingest": {"cached": True}, "find_champion": {"cached": False}, "train_trees": {"cached": False}}
     (runs / name / "summary.json").write_text(json.dumps({"spec": spec, "rows": rows, "steps": steps}))
@@ -78,8 +79,10 @@ def test_after_an_edit_of_the_spec_the_log_is_not_blamed(tmp_path: Path) -> None
     )
     newer = write_run(tmp_path, "20260301-033000-shop", *rows, code="2", models={"trees": {"rounds": 20}})
     assert describe_growth(newer).endswith("Changed since: code; steps that ran again: Train trees.")
+    gate = write_run(tmp_path, "20260301-034500-shop", *rows, code="2", gate_code="3", models={"trees": {"rounds": 20}})
+    assert "Changed since: gates of the project and of packages; steps" in describe_growth(gate)
     grown = write_run(tmp_path, "20260301-040000-shop", 70_500, "2026-02-28", models={})
-    assert describe_growth(grown).startswith("New since run 20260301-033000-shop: 500 valid rows")
+    assert describe_growth(grown).startswith("New since run 20260301-034500-shop: 500 valid rows")
     stricter = write_run(tmp_path, "20260301-050000-shop", 71_000, "2026-02-28", models={}, data={"rules": []})
     assert describe_growth(stricter) == (
         "The spec's data section was edited since run 20260301-040000-shop: 71,000 valid rows, 500 more; the newest day"

@@ -92,7 +92,7 @@ def test_the_graph_has_few_parameters() -> None:
     pipeline = next(yaml.load_all((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader))
     parameters = pipeline["root"]["inputDefinitions"]["parameters"]
     assert set(parameters) <= set(arguments)
-    assert len(parameters) <= 18
+    assert len(parameters) <= 19
     assert all(parameter["description"].endswith(".") for parameter in parameters.values())
 
 

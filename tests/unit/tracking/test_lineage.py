@@ -9,8 +9,9 @@ from shortlist.tracking.lineage import (
     Lineage,
     TrainingTrigger,
     code_version,
+    gate_code_version,
     git_commit,
-    run_code_version,
+    step_code_version,
 )
 
 
@@ -42,20 +43,36 @@ def install_gate(folder: Path, limit: float) -> None:
     (folder / "spread_gate.py").write_text(f"SPREAD = {limit}\n")
 
 
+def read_versions() -> tuple[str, str, str]:
+    """Return the digests of all code, of the steps' code and of added gates, anew from the files."""
+    versions = code_version, step_code_version, gate_code_version
+    return tuple(version.__wrapped__() for version in versions)  # type: ignore[return-value]
+
+
 @pytest.mark.usefixtures("root")
-def test_a_run_reuses_no_results_from_before_a_gate_was_installed_or_changed(
+def test_a_verdict_is_not_reused_from_before_a_gate_was_installed_or_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lineage, "code_version", lambda: "c" * 16)
-    version_before = run_code_version.__wrapped__()
-    assert version_before == "c" * 16  # nothing is installed
+    code, step_code, no_gates = read_versions()
     packages = tmp_path / "packages"
     install_gate(packages, limit=0.1)
     monkeypatch.syspath_prepend(packages)
-    version_with_gate = run_code_version.__wrapped__()
-    assert version_with_gate == run_code_version.__wrapped__()
+    assert read_versions()[:2] == (code, step_code)
+    gate_code = read_versions()[2]
     install_gate(packages, limit=0.2)
-    assert len({version_before, version_with_gate, run_code_version.__wrapped__()}) == 3
+    assert len({no_gates, gate_code, read_versions()[2]}) == 3
+
+
+@pytest.mark.parametrize(("group", "is_gate"), [("gates", True), ("canary_checks", False)])
+def test_a_gate_or_canary_check_of_the_project_changes_no_other_step(root: Path, group: str, is_gate: bool) -> None:
+    code, step_code, gate_code = read_versions()
+    path = root / "pipelines" / group / "spread.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("SPREAD = 0.1\n")
+    changed_code, same_step_code, changed_gate_code = read_versions()
+    assert (changed_code != code, same_step_code == step_code, changed_gate_code != gate_code) == (True, True, is_gate)
+    (root / "pipelines" / "graph.py").write_text("# a step changes\n")
+    assert read_versions()[1:] != (step_code, changed_gate_code)
 
 
 def test_a_folder_that_is_no_repository_has_no_commit(root: Path) -> None:
