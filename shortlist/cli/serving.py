@@ -132,9 +132,12 @@ def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOpt
 @commands.command()
 def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
     """Make the version of the current rollout, or the newest blessed one, the champion without waiting for evidence."""
+    from shortlist.rollout.terminal import show_progress
+
     _run_where_fleet_is_reached(spec, target, "promote")
     deployer = _target_deployer(spec, target, runs)
-    promotion = deployer.promote()
+    with show_progress() as on_change:
+        promotion = deployer.promote(on_change)
     _write_runs_page(spec, runs)
     if isinstance(promotion, int):
         typer.echo(f"{deployer.name}: version {promotion} is the champion")
@@ -153,16 +156,17 @@ def rollback(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """End the current rollout, or return to the previous champion; exit code 0 only when that was done."""
-    from shortlist.rollout.commands import describe_older_versions
+    from shortlist.rollout.terminal import show_progress
 
     options = [*([] if version is None else ["--version", str(version)]), *(["--degraded"] if degraded else [])]
     _run_where_fleet_is_reached(spec, target, "rollback", *options)
     deployer = _target_deployer(spec, target, runs)
-    rollout = deployer.rollback(version, degraded)
+    with show_progress() as on_change:
+        rollout = deployer.rollback(version, degraded, on_change)
     _write_runs_page(spec, runs)
     _print_verdict(deployer, rollout)
     if rollout.is_rolled_back and version is None:
-        typer.echo(describe_older_versions(deployer.rollouts, rollout.state.stable))
+        typer.echo(deployer.describe_older_versions(rollout.state.stable))
     if not rollout.is_rolled_back:
         raise ShortlistError(
             f"spec '{deployer.name}': not rolled back; the rollout of version {rollout.state.candidate} was"

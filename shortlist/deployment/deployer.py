@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.registration import promote
-from shortlist.rollout.commands import RolloutCommands
+from shortlist.rollout.commands import RolloutCommands, describe_older_versions
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
 from shortlist.rollout.record import RolloutRecord
@@ -88,7 +88,7 @@ class Deployer:
         with connection.traffic():
             return self._commands(connection, on_change).canary(version)
 
-    def promote(self) -> RolloutRecord | int:
+    def promote(self, on_change: OnChange = lambda _: None) -> RolloutRecord | int:
         """Promote without evidence; return the rollout, or the version where nothing is served.
 
         Raises:
@@ -98,19 +98,26 @@ class Deployer:
         if connection is None:
             return promote(self._run)
         self._check(connection)
-        return self._commands(connection).promote()
+        return self._commands(connection, on_change).promote()
 
-    def rollback(self, version: int | None = None, degraded: bool = False) -> RolloutRecord:
+    def rollback(
+        self, version: int | None = None, degraded: bool = False, on_change: OnChange = lambda _: None
+    ) -> RolloutRecord:
         """Abort the unfinished rollout, or return to the previous champion or to a version that is named.
 
         Args:
             version: Version to return to; the previous champion by default.
             degraded: Whether to return to a version some of whose features are not published.
+            on_change: Called with the rollout when its state changes.
 
         Raises:
             ShortlistError: The fleet cannot be reached or refuses, or there is no version to return to.
         """
-        return self._commands(self._connected()).rollback(version=version, degraded=degraded)
+        return self._commands(self._connected(), on_change).rollback(version=version, degraded=degraded)
+
+    def describe_older_versions(self, serving: int | None) -> str:
+        """Return how to return to a version that is named, and which served before; retired ones are marked."""
+        return describe_older_versions(self.rollouts, self._run.tracker.registry, serving)
 
     def after_training(self, version: str) -> TrainingOutcome:
         """Roll out the version of a training, if the spec is served.

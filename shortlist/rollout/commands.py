@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
+from shortlist.contracts import ShortlistError
 from shortlist.rollout.candidates import newest_candidate
 from shortlist.rollout.controller import Controller
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment
+from shortlist.rollout.fleet import Models
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts
 from shortlist.rollout.states.operator_commands import OperatorCommand
@@ -90,7 +93,7 @@ class RolloutCommands:
         """Roll back the unfinished rollout, or else return to the version that served before the present one.
 
         A rollout that was promoted before its controller read the command is undone by a rollout of its former version.
-        A retired version is returned to only where it is named.
+        A retired version is passed over: it is returned to only where it is named.
 
         Args:
             reason: Written to the rollout's record.
@@ -137,8 +140,7 @@ class RolloutCommands:
                 f" Nothing was changed; make canary-status SPEC={record.spec} shows it, make deploy-canary"
                 f" SPEC={record.spec} rolls out another version."
             )
-        self._check_not_retired(state.former)
-        return self._return_to(state.former, reason, degraded)
+        return self._return_to(self._previous_version(), reason, degraded)
 
     def _start_by_command(
         self, action: Literal["promote", "rollback"], reason: str, version: int | None = None, degraded: bool = False
@@ -154,31 +156,31 @@ class RolloutCommands:
         )
 
     def _previous_version(self) -> int:
-        """Return the version that served before the one that serves now."""
+        """Return the version that served before the one that serves now; retired versions are passed over."""
         route = self._context.fleet.serving()
         if route is None:
             raise RolloutError(
                 f"nothing serves, so there is nothing to roll back; make serve SPEC={self._rollouts.spec}"
             )
+        version, has_retired = route.stable, False
         for record in self._rollouts.newest_first():
             state = record.state
-            is_its_promotion = (
-                state.phase is Phase.PROMOTED and state.candidate == route.stable and not record.returning
-            )
-            if is_its_promotion and state.former is not None:
-                self._check_not_retired(state.former)
-                return state.former
+            is_its_promotion = state.phase is Phase.PROMOTED and state.candidate == version and not record.returning
+            if not is_its_promotion or state.former is None:
+                continue
+            version = state.former
+            if version == route.stable:
+                continue
+            if not self._context.models.retirement_of(version):
+                return version
+            has_retired = True
+        hindrance = "no earlier rollout replaced another version"
+        if has_retired:
+            hindrance = "every version before it was retired"
         raise RolloutError(
-            f"version {route.stable} serves, no rollout is under way, and no earlier rollout replaced another version:"
-            f" there is nothing to return to. {describe_older_versions(self._rollouts, route.stable)}"
+            f"version {route.stable} serves, no rollout is under way, and {hindrance}: there is nothing to return to."
+            f" Nothing was changed. {describe_older_versions(self._rollouts, self._context.models, route.stable)}"
         )
-
-    def _check_not_retired(self, version: int) -> None:
-        if reason := self._context.models.retirement_of(version):
-            raise RolloutError(
-                f"version {version}, which served before, was retired ({reason}). Nothing was changed;"
-                f" .venv/bin/shortlist rollback {self._rollouts.spec} --version {version} returns to it all the same"
-            )
 
     def _start_rollout(
         self,
@@ -263,17 +265,27 @@ class RolloutCommands:
         return Controller(self._rollouts, self._context, record).run()
 
 
-def describe_older_versions(rollouts: Rollouts, serving: int | None) -> str:
+def describe_older_versions(rollouts: Rollouts, models: Models, serving: int | None) -> str:
     """Return how to return to a version that is named, and which versions served before.
 
     Args:
         rollouts: Records of the rollouts.
+        models: The registry, which knows the retired versions.
         serving: The version that serves.
     """
     served = [version for version in rollouts.served_versions() if version != serving]
     if not served:
         return "No other version has served; --version names any registered one"
+    reasons = {version: _retirement(models, version) for version in served}
+    names = [f"{version} (retired: {reason})" if reason else str(version) for version, reason in reasons.items()]
+    target = next((version for version, reason in reasons.items() if not reason), served[0])
     return (
-        f".venv/bin/shortlist rollback {rollouts.spec} --version {served[0]} returns to a version by its number"
-        f" (served before: {', '.join(map(str, served))})"
+        f".venv/bin/shortlist rollback {rollouts.spec} --version {target} returns to a version by its number"
+        f" (served before: {', '.join(names)})"
     )
+
+
+def _retirement(models: Models, version: int) -> str:
+    with suppress(ShortlistError):  # a version that was deleted from the registry has served all the same
+        return models.retirement_of(version)
+    return ""

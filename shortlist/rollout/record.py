@@ -15,6 +15,8 @@ from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 
 _MAX_SAMPLES: Final = 600
+_UNFINISHED_RETURNS: Final = {Phase.ROLLED_BACK: "failed", Phase.ABORTED: "aborted"}
+"""How a rollback ended that did not return to the earlier version."""
 
 
 class PhaseChange(Record):
@@ -94,6 +96,14 @@ class RolloutRecord(Record):
     def is_rolled_back(self) -> bool:
         """Whether it is over and the version before serves: it was rolled back, or it was itself a rollback."""
         return self.state.final and (self.state.phase is Phase.PROMOTED) == self.returning
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, or its present phase, in words; a return to an earlier version is a rollback, no promotion."""
+        phase = self.state.phase
+        if self.returning and self.state.final:
+            return "rolled back" if phase is Phase.PROMOTED else f"rollback {_UNFINISHED_RETURNS[phase]}"
+        return phase.value.replace("_", " ")
 
     @property
     def began_at(self) -> datetime | None:

@@ -35,6 +35,12 @@ _PAIRS = ("p99 ms", "KPI", "KPI gain")
 _COLOURS = {Phase.PROMOTED: "green", Phase.ROLLED_BACK: "red", Phase.ABORTED: "yellow"}
 _WAITING_SECONDS = 30
 """A step that waits for evidence says so this often, where the output is no terminal."""
+_WAITS = {
+    Phase.STARTING: "its servers start; nobody gets it yet",
+    Phase.LOAD_TESTING: "its servers answer the declared load (gates.infra); nobody gets it yet",
+    Phase.DRAINING: "everybody gets it; the former servers finish their requests and stop",
+}
+"""What the phases that take seconds wait for."""
 _DECISION_COLOURS = {"proceed": "green", "promote": "green", "roll_back": "red", "hold": "yellow"}
 
 
@@ -47,9 +53,7 @@ def verdict_table(record: RolloutRecord) -> Group:
     for step in record.steps:
         table.add_row(*_cells(step))
     state = record.state
-    verdict = Text(
-        f"{format_name(state.phase.value).capitalize()}: {headline(record)}", f"bold {_COLOURS.get(state.phase, '')}"
-    )
+    verdict = Text(f"{record.outcome.capitalize()}: {headline(record)}", f"bold {_COLOURS.get(state.phase, '')}")
     reasons = [Text(_reason(step), "dim") for step in record.steps]
     parts = [Text(state.reason)] if state.reason else []
     parts += [Text(notice, "yellow") for notice in record.notices]
@@ -113,11 +117,13 @@ def _cells(step: RolloutStep) -> list[str | Text]:
 def status_line(record: RolloutRecord) -> str:
     """Return phase, share and newest observation of a rollout in one line."""
     state = record.state
-    phase_text = f"{format_name(state.phase.value)} version {state.candidate}"
+    phase_text = f"{record.outcome} version {state.candidate}"
     parts = [
         phase_text if not state.percent else f"{phase_text} at {state.percent} %",
         format_seconds(record.elapsed_seconds),
     ]
+    if waits_for := _WAITS.get(state.phase):
+        parts.append(waits_for)
     observation = record.steps[-1].last if record.steps and state.phase is Phase.WATCHING else None
     if observation is not None:
         stable, canary = observation.stable, observation.canary

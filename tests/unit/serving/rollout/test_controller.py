@@ -915,14 +915,39 @@ def test_a_rollback_without_a_rollout_returns_to_the_previous_version(world: Wor
 def test_a_retired_version_is_returned_to_only_by_name(world: World) -> None:
     world.roll_out().canary()
     world.models.retired[1] = "it reads paid"
-    command = "shortlist rollback demo --version 1 returns to it all the same"
-    with pytest.raises(RolloutError, match=rf"version 1, .*, was retired \(it reads paid\)\. Nothing .*{command}"):
+    hindrance = r"version 2 serves, .* every version before it was retired: there is nothing to return to\. Nothing was"
+    command = r"shortlist rollback demo --version 1 returns .* \(served before: 1 \(retired: it reads paid\)\)"
+    with pytest.raises(RolloutError, match=rf"{hindrance} changed\. .*{command}"):
         world.roll_out().rollback()
     assert world.is_promoted()
     back = world.roll_out().rollback(version=1)
     assert (world.fleet.route_now, world.models.aliases["champion"]) == (Route(stable=1), 1)
     assert "version 1 was retired: it reads paid" in back.notices
     assert headline(back) == "version 1 (xgboost) serves everybody again in place of version 2"
+
+
+def test_a_rollback_passes_over_retired_versions(world: World) -> None:
+    world.models.add(3)
+    world.models.add(4)
+    for version in (2, 3, 4):
+        world.roll_out().canary(version)
+    world.models.retired[2] = "it reads dwell"
+    world.roll_out().rollback()
+    assert world.fleet.route_now == Route(stable=3)
+    world.roll_out().rollback()
+    assert (world.fleet.route_now, world.models.aliases["champion"]) == (Route(stable=1), 1)
+    assert describe_older_versions(world.rollouts, world.models, 1) == (
+        ".venv/bin/shortlist rollback demo --version 3 returns to a version by its number"
+        " (served before: 3, 4, 2 (retired: it reads dwell))"
+    )
+
+
+def test_a_version_is_no_rollback_target_of_its_own(world: World) -> None:
+    for version in (2, 1, 2):
+        world.roll_out().canary(version)
+    world.models.retired[1] = "it reads dwell"
+    with pytest.raises(RolloutError, match=r"version 2 serves, .* every version before it was retired"):
+        world.roll_out().rollback()
 
 
 def test_a_version_that_never_served_is_no_rollback_target(world: World) -> None:
@@ -953,7 +978,7 @@ def test_a_rollback_names_the_former_versions(world: World) -> None:
     unreadable.mkdir()
     (unreadable / "state.json").write_text("{}")
     line = ".venv/bin/shortlist rollback demo --version 2 returns to a version by its number (served before: 2, 1)"
-    assert describe_older_versions(world.rollouts, 3) == line
+    assert describe_older_versions(world.rollouts, world.models, 3) == line
 
 
 def test_there_is_nothing_to_roll_back_when_nothing_serves(tmp_path: Path) -> None:

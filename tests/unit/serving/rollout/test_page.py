@@ -124,6 +124,17 @@ def test_the_headline_says_who_serves(record: RolloutRecord, sentence: str) -> N
     assert escape(record.state.reason) in page
 
 
+@pytest.mark.parametrize(
+    ("record", "outcome"),
+    [(story(), "rolled back"), (story(bad_step=1), "rollback failed"), (aborted(), "rollback aborted")],
+)
+def test_a_rollback_is_not_called_a_promotion(record: RolloutRecord, outcome: str) -> None:
+    rollback = record.model_copy(update={"returning": True})
+    page, terminal_text = render(rollback), text(rollback)
+    assert f" {outcome.capitalize()}</span>" in page and f"{outcome.capitalize()}: version 2 (dlrm)" in terminal_text
+    assert f'<th scope="row">{outcome}</th>' in page and "romoted" not in page + terminal_text
+
+
 def test_the_page_is_one_file_without_scripts_or_links(tmp_path: Path) -> None:
     write_page(story(), tmp_path / "rollout.html")
     page = (tmp_path / "rollout.html").read_text()
@@ -215,6 +226,17 @@ def test_a_rollout_is_one_line_while_it_runs() -> None:
     assert status_line(record) == (
         "watching version 2 at 5 %  4.0\u202fs  requests: stable 228, canary 12  p99: stable 9.5 ms, canary 9.4 ms"
         "  hold: 124 of 200 requests on the canary"
+    )
+
+
+def test_a_command_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_progress() as show:
+        show(story(stop=Phase.STARTING))
+        show(story(stop=Phase.DRAINING))
+    assert capsys.readouterr().err == (
+        "starting version 2  1.0\u202fs  its servers start; nobody gets it yet\n"
+        "draining version 2 at 100 %  1\u202fmin 29\u202fs  everybody gets it; the former servers finish their requests"
+        " and stop\n"
     )
 
 
