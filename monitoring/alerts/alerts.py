@@ -200,7 +200,8 @@ def _decision_alert(name: str, decision: RetrainDecision, starts: datetime, ends
 
 def _decision_summary(name: str, decision: RetrainDecision, is_over: bool) -> str:
     if name == PAGE:
-        return "there is no reason to page any more" if is_over else "a person must act"
+        subject = f": {decision.reasons[0]}" if decision.reasons else ""
+        return "there is no reason to page any more" if is_over else f"a person must act{subject}"
     if is_over:
         return "the alarm is over"
     columns = f" (columns {', '.join(decision.columns)})" if decision.columns else ""

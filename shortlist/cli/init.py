@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,15 @@ def _ask(question: str, choice: RoleChoice) -> str | None:
     if choice.alternatives:
         typer.echo(f"  others: {', '.join(choice.alternatives)}")
     while True:
-        answer = str(typer.prompt("  column, or none", default=choice.value or "none")).strip()
+        try:
+            answer = str(typer.prompt("  column, or none", default=choice.value or "none")).strip()
+        except typer.Abort:
+            if sys.stdin.isatty():
+                raise
+            raise ShortlistError(
+                "no terminal to answer on, so nothing is written; --yes (make init ... YES=1) takes the likeliest of"
+                " each, and prints why"
+            ) from None
         if answer in columns:
             return answer
         if answer == "none":

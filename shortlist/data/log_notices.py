@@ -1,4 +1,4 @@
-"""Notices about a valid log: unread files, columns that files lack, a short newest day, an old newest row."""
+"""Notices about a valid log: unread files, lacking columns, allowed leaks, a short newest day, an old newest row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shortlist.contracts import DataError
 from shortlist.data.reading.sources import has_known_format, log_files, side_files, visible_files
 from shortlist.data.rules.day_rules import unusual_volumes
 from shortlist.data.rules.log_facts import LogFacts
-from shortlist.spec.data import Data, FileSource, LogFiles
+from shortlist.spec.data import Data, FileSource, LogFiles, Rules
 from shortlist.system.progress import emit
 
 LACKING: Final = "lacking_files"
@@ -79,17 +79,30 @@ def short_day_notices(facts: LogFacts, data: Data) -> Iterator[str]:
         )
 
 
+def allowed_leak_notices(column_aucs: Mapping[str, float], rules: Rules) -> Iterator[str]:
+    """Yield a sentence on each column that would be refused as a leak if `rules.allow_leak` did not list it."""
+    for name in rules.allow_leak:
+        if column_aucs.get(name, 0.0) > rules.max_column_auc:
+            yield (
+                f"The log: column '{name}' alone orders the labels with an AUC of {column_aucs[name]:.4f}, and"
+                " data.rules.allow_leak lets models read it. If it is not known when an item is shown, every measured"
+                " quality is too good."
+            )
+
+
 def age_notices(newest: datetime | None, data: Data, now: datetime) -> Iterator[str]:
     """Yield a sentence on a newest row that is yet to come, or old where `rules.max_age_hours` does not judge it."""
     if newest is None or data.clock.kind != "column" or not isinstance(data.source, LogFiles):
         return
+    is_judged = data.rules.max_age_hours is not None or "freshness" in data.rules.off
     if newest - now > AHEAD_AFTER:
         yield (
             f"The log: its newest row is of {newest:%Y-%m-%d}, and today is {now:%Y-%m-%d}; a clock was ahead. Declare"
             " data.clock.latest: rows from then on are quarantined."
         )
-    elif data.rules.max_age_hours is None and now - newest > STALE_AFTER:
+    elif not is_judged and now - newest > STALE_AFTER:
         yield (
             f"The log: its newest row is of {newest:%Y-%m-%d}, {(now - newest).days} days ago; declare"
-            " data.rules.max_age_hours to refuse a log that is too old."
+            " data.rules.max_age_hours to refuse a log that is too old, or `off: [freshness]` in data.rules if its age"
+            " does not matter."
         )

@@ -16,7 +16,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.ingest import COLLECTED, RAW_INDEX, REJECTED
-from shortlist.data.log_notices import age_notices, emit_notices, short_day_notices
+from shortlist.data.log_notices import age_notices, allowed_leak_notices, emit_notices, short_day_notices
 from shortlist.data.rules.failures import flag_failed_rows, split_failures
 from shortlist.data.rules.leakage import column_aucs
 from shortlist.data.rules.log_facts import LogFacts
@@ -97,7 +97,8 @@ def validate(
         if refusals:
             message = _refusal_message(refusals, quarantine, sum(facts.by_rule.values()))
             raise LogRefusedError(message, [problem.sentence for problem in refusals])
-        warnings = [*(problem.warning for problem in problems), *live_problems]
+        leaks = allowed_leak_notices(facts.column_aucs, data.rules)
+        warnings = [*(problem.warning for problem in problems), *live_problems, *leaks]
         notes = _build_notes(facts, source) | {"collected_rows": live.profile.rows, "warnings": warnings}
         writer.close(notes | {"rules_off": list(data.rules.off)})
     emit_notices((*warnings, *short_day_notices(file_facts, data), *age_notices(facts.profile.newest, data, now)))

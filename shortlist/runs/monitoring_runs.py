@@ -74,6 +74,9 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path, shown: set
     arguments = graph_arguments(spec, local_location(spec, data), stores)
     write_json(run / "arguments.json", arguments)
     started = datetime.now(UTC)
+    console = Console(highlight=False)
+    if shown is None:
+        console.print(f"Judging the windows of '{spec.name}' that have become complete since the last look ...")
     with Display(run / "events.jsonl", roles_of(arguments)) as display:
         code = run_child("monitoring", spec, run, state, display)
     if "find_champion" in display.finished:  # a training started
@@ -86,7 +89,7 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path, shown: set
     keep_served_features(spec, state)
     write_runs_page(state)
     for line in new_lines(display.notes, set() if shown is None else shown):
-        Console(highlight=False).print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True)
     if not code and refresh_is_due(spec, stores, datetime.now(UTC)):
         code = run_refresh_locally(spec, data, runs)
     newest = _monitoring_job(spec, state).newest_decision()

@@ -71,7 +71,10 @@ def _parse_gate_settings(settings_by_gate: object) -> object:
     problems: list[InitErrorDetails] = []
     for name, settings in settings_by_gate.items():
         if name not in sections:
-            message = f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}"
+            message = (
+                f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}; gates of a project"
+                " are files pipelines/gates/<name>.py, with `GATE = Gate(judge, settings=...)`"
+            )
             fault = PydanticCustomError("unknown_gate", "{message}", {"message": message})
             problems.append({"type": fault, "loc": (str(name),), "input": settings})
             continue

@@ -210,13 +210,13 @@ def absolute_gate(
     leads = {member.reference: member.differences[metric] for member in members if metric in member.differences}
     numbers |= {"members": {name: lead.model_dump() for name, lead in leads.items()}} if members else {}
     gains = "".join(
-        f", {TITLES[name]} gain {difference.low:+.4f}"
+        f", {TITLES[name]} gain {difference.describe()}"
         for name, difference in _differences_with_floors(gain, metric, limits)
     )
     passes = (
         f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, {log_losses}"
         f"{gains} over {gain.reference}"
-        f"{''.join(f', {TITLES[metric]} lead {lead.low:+.4f} over {name}' for name, lead in leads.items())} ({level})"
+        f"{''.join(f', {TITLES[metric]} lead {lead.describe()} over {name}' for name, lead in leads.items())} ({level})"
     )
     return GateResult.from_failures("absolute", failures, passes, **numbers)
 
@@ -256,7 +256,7 @@ def champion_gate(
     margin = limits.margin[metric]
     holds = difference.low < -margin
     sentence = (
-        f"{TITLES[metric]} difference {difference.low:+.4f} {'<' if holds else '>='} {-margin:.4f}"
+        f"{TITLES[metric]} difference {difference.describe()} {'<' if holds else '>='} {-margin:.4f}"
         f" ({difference.candidate:.4f} against {difference.reference:.4f} of the {name};"
         f" one-sided {limits.confidence:.0%} bound, {format_count(difference.rows)} test rows"
         f"{_declared_then(champion)})"
@@ -289,7 +289,7 @@ def _iter_best_champion_failures(
         yield f"{name}: no comparison, {problem}; gates.compare_with_best: false compares with the champion alone"
     elif gap.low < -limits.margin[metric]:
         yield (
-            f"{TITLES[metric]} difference {gap.low:+.4f} < {-limits.margin[metric]:.4f} ({gap.candidate:.4f} against"
+            f"{TITLES[metric]} difference {gap.describe()} < {-limits.margin[metric]:.4f} ({gap.candidate:.4f} against"
             f" {gap.reference:.4f} of {name}): small steps down add up"
         )
 
@@ -392,7 +392,7 @@ def _iter_gain_failures(gain: PairedComparison, metric: Metric, limits: Gates) -
     for name, difference in _differences_with_floors(gain, metric, limits):
         if difference.low <= floors[name]:  # a baseline that is copied is not beaten
             yield (
-                f"{TITLES[name]} gain {difference.low:+.4f} <= {floors[name]:.4f} ({difference.candidate:.4f} against"
+                f"{TITLES[name]} gain {difference.describe()} <= {floors[name]:.4f} ({difference.candidate:.4f} against"
                 f" {difference.reference:.4f} of {gain.reference} on the same {format_count(difference.rows)} test"
                 f" rows; one-sided {limits.confidence:.0%} bound,"
                 f" {'min_gauc_gain' if name == 'gauc' else 'min_gain_over_baseline'})"
@@ -406,7 +406,7 @@ def _iter_member_failures(members: Sequence[PairedComparison], metric: Metric, l
             yield f"{name}: no comparison, {member.problem or 'too few users have rows of both classes'}"
         elif lead.low <= 0:
             yield (
-                f"{TITLES[metric]} lead {lead.low:+.4f} <= 0 ({lead.candidate:.4f} against {lead.reference:.4f} of"
+                f"{TITLES[metric]} lead {lead.describe()} <= 0 ({lead.candidate:.4f} against {lead.reference:.4f} of"
                 f" {name} on the same {format_count(lead.rows)} test rows; one-sided {limits.confidence:.0%} bound):"
                 f" {member.reference} alone would do"
             )
@@ -442,7 +442,7 @@ def _describe_condition(comparison: SliceComparison, reference: str, limits: Gat
         figures.append(f"AUC {comparison.auc.low:.4f} {sign} {condition.min_auc:.4f} (min_auc)")
     if condition.max_drop is not None:
         sign = "<" if comparison.misses_max_drop else ">="
-        figures.append(f"AUC difference {gap.low:+.4f} {sign} {-condition.max_drop:.4f} (max_drop)")
+        figures.append(f"AUC difference {gap.describe()} {sign} {-condition.max_drop:.4f} (max_drop)")
     return (
         f"{comparison.name}: {', '.join(figures)} ({gap.candidate:.4f} against {gap.reference:.4f} of {reference} on"
         f" the same {format_count(comparison.rows)} test rows; {limits.confidence:.0%} bounds)"

@@ -119,13 +119,13 @@ def _iter_difference_failures(comparison: PairedComparison | None, floor: float,
     elif difference.low <= floor:
         yield (
             f"AUC {difference.candidate:.4f} against {difference.reference:.4f} of {comparison.reference}, a difference"
-            f" of {difference.low:+.4f} <= {floor:+.4f} ({key})"
+            f" of {difference.describe()} <= {floor:+.4f} ({key})"
         )
 
 
 def _format_gain(gain: PairedComparison | None) -> str:
     difference = gain.differences.get("auc") if gain is not None else None
-    return "" if gain is None or difference is None else f", gain {difference.low:+.4f} over {gain.reference}"
+    return "" if gain is None or difference is None else f", gain {difference.describe()} over {gain.reference}"
 
 
 def _label_numbers(

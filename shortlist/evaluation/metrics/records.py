@@ -145,6 +145,14 @@ class MetricDifference(Record):
     """Standard error from the bootstrap."""
     rows: int
 
+    def describe(self) -> str:
+        """Return the difference with the bound by which gates judge it.
+
+        >>> MetricDifference(candidate=0.72, reference=0.7, value=0.02, low=0.011, error=0.004, rows=900).describe()
+        '+0.0200, lower bound +0.0110'
+        """
+        return f"{self.value:+.4f}, lower bound {self.low:+.4f}"
+
 
 class PairedComparison(Record):
     """Differences of a model and a reference on the same rows; empty with the reason in `problem`."""

@@ -109,7 +109,7 @@ def write_vocabulary(path: Path, vocabulary: pl.DataFrame, previous_path: Path |
         if not vocabulary.head(previous_vocabulary.height).equals(previous_vocabulary):
             raise IncompatibleFitError(
                 f"{previous_path.stem}: ids of an earlier fit would change, because its training days or its min_rows"
-                " were others. Fit without the previous artefact, and train the models from scratch."
+                " were others"
             )
     write_frames(path, [vocabulary])
 

@@ -57,7 +57,7 @@ def recount(
         fit(*declared, runtime, log, out, previous_folder, corrected)
     except IncompatibleFitError as reason:
         raise DataError(
-            f"the features that servers read cannot be corrected day by day: {reason} Count every day again, with a"
+            f"the features that servers read cannot be corrected day by day: {reason}. Count every day again, with a"
             " training"
         ) from None
 

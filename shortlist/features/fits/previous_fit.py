@@ -67,9 +67,7 @@ class PreviousFit:
         for group, expected in plan.counting().items():
             for name, expected_settings in expected.items():
                 if saved["counting"][group].get(name) != expected_settings:
-                    raise IncompatibleFitError(
-                        f"{folder}: '{name}' was counted otherwise, or not at all. {_REFIT_ADVICE}"
-                    )
+                    raise IncompatibleFitError(f"{folder}: '{name}' was counted otherwise, or not at all")
         records = read_day_records(saved)
         if corrected is not None:
             records = {
@@ -77,24 +75,18 @@ class PreviousFit:
             }
         last = max(records, default=date.min)
         if last > log.days[-1].day:
-            raise IncompatibleFitError(
-                f"{folder}: it has seen {last}, the log ends on {log.days[-1].day}. {_REFIT_ADVICE}"
-            )
+            raise IncompatibleFitError(f"{folder}: it has seen {last}, the log ends on {log.days[-1].day}")
         lost = sorted(day for day in records if day > log.days[0].day and day not in log.by_day)
         if lost:
-            raise IncompatibleFitError(
-                f"{folder}: it has seen {lost[0]}, which is no longer in the log. {_REFIT_ADVICE}"
-            )
+            raise IncompatibleFitError(f"{folder}: it has seen {lost[0]}, which is no longer in the log")
         for part in log.days:
             if part.day not in records and part.day < last and not (corrected and corrected.contains(part.day)):
-                raise IncompatibleFitError(
-                    f"{folder}: {part.day} lies before its last day {last} and is new. {_REFIT_ADVICE}"
-                )
+                raise IncompatibleFitError(f"{folder}: {part.day} lies before its last day {last} and is new")
             problem = _change(records[part.day], plan, log, part) if part.day in records else ""
             if problem and part.day == last:
                 del records[last]
             elif problem:
-                raise IncompatibleFitError(f"{folder}: {part.day} {problem}. {_REFIT_ADVICE}")
+                raise IncompatibleFitError(f"{folder}: {part.day} {problem}")
         return cls(folder, records)
 
     def check_compatible(self, plan: Plan, views: Path, log: DayTable) -> None:
@@ -114,13 +106,13 @@ class PreviousFit:
             return
         missing = self.counted.missing(plan)
         if missing is not None:
-            raise IncompatibleFitError(f"{missing} is missing. {_REFIT_ADVICE}")
+            raise IncompatibleFitError(f"{missing} is missing")
         counted = {day for day in self.records if day in {part.day for part in log.days}}
         for view in plan.static_views:
             changed = _changed_keys(view, plan, self.folder / views.name, views)
             if changed.height and _keys_occur(changed, plan, log, counted):
                 difference = f"side table '{view.name}' has other values for counted rows now"
-                raise IncompatibleFitError(f"{self.folder}: {difference}. {_REFIT_ADVICE}")
+                raise IncompatibleFitError(f"{self.folder}: {difference}")
 
     @property
     def counted(self) -> CountedDays | None:
@@ -177,12 +169,10 @@ def _read_fit(folder: Path) -> dict[str, Any]:
     try:
         saved: dict[str, Any] = read_json(folder / Files.FEATURES)
     except (IntegrityError, OSError) as error:
-        raise IncompatibleFitError(
-            f"{folder}: holds no earlier fit that can be read ({error}). {_REFIT_ADVICE}"
-        ) from None
+        raise IncompatibleFitError(f"{folder}: holds no earlier fit that can be read ({error})") from None
     days = saved.get("days")
     if not days or not all("digest" in record for record in days.values()):
-        raise IncompatibleFitError(f"{folder}: was fitted by another version of Shortlist. {_REFIT_ADVICE}")
+        raise IncompatibleFitError(f"{folder}: was fitted by another version of Shortlist")
     return saved
 
 
@@ -223,9 +213,7 @@ def _hash_rows(path: Path, columns: list[str]) -> pl.DataFrame:
     try:
         rows = pl.read_parquet(path, columns=columns)
     except (OSError, pl.exceptions.ColumnNotFoundError):
-        raise IncompatibleFitError(
-            f"{path}: is missing, or lacks one of {', '.join(columns)}. {_REFIT_ADVICE}"
-        ) from None
+        raise IncompatibleFitError(f"{path}: is missing, or lacks one of {', '.join(columns)}") from None
     return rows.select(columns[0], pl.Series(_ROW_HASH, row_hashes(rows)))
 
 
@@ -240,4 +228,3 @@ def _keys_occur(keys: pl.DataFrame, plan: Plan, log: DayTable, days: set[date]) 
 
 
 _ROW_HASH = ":said"
-_REFIT_ADVICE = "Fit without the previous artefact."

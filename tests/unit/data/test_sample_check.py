@@ -63,7 +63,9 @@ def test_a_log_that_matches_its_spec_has_no_problems(write: Callable[..., Path])
     assert report[:3] == ((), 3_000, True)
     (notice,) = report.notices
     assert notice.startswith("The log: its newest row is of 2025-10-13, ")
-    assert notice.endswith(" days ago; declare data.rules.max_age_hours to refuse a log that is too old.")
+    assert "days ago; declare data.rules.max_age_hours to refuse a log that is too old, or `off: [freshness]`" in notice
+    undated_data = build_data(rules={"off": ["freshness"]})
+    assert check_sample(undated_data, write(log(), items())).notices == ()
 
 
 def test_all_undeclared_columns_of_all_tables_are_named(write: Callable[..., Path]) -> None:

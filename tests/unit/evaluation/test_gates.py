@@ -135,7 +135,10 @@ class TestMembers:
     def test_passes_an_ensemble_that_beats_each_member_with_its_leads(self) -> None:
         gate_result = absolute_gate(measures(), GAIN, "auc", LIMITS, [lead(0.002), lead(0.005, reference="network")])
         assert gate_result.passed
-        assert "AUC lead +0.0020 over trees, AUC lead +0.0050 over network" in gate_result.reason
+        assert (
+            "lead +0.0100, lower bound +0.0020 over trees, AUC lead +0.0100, lower bound +0.0050 over network"
+            in gate_result.reason
+        )
         assert set(gate_result.numbers["members"]) == {"trees", "network"}
 
     @pytest.mark.parametrize("low", [0.0, -0.001])
@@ -144,13 +147,13 @@ class TestMembers:
             absolute_gate(measures(), GAIN, "auc", LIMITS, [lead(0.005, reference="network"), lead(low)])
         )
         assert reason == (
-            f"AUC lead {low:+.4f} <= 0 (0.7600 against 0.7500 of its member trees on the same 4 000 test rows;"
-            " one-sided 95% bound): trees alone would do"
+            f"AUC lead +0.0100, lower bound {low:+.4f} <= 0 (0.7600 against 0.7500 of its member trees on the same"
+            " 4 000 test rows; one-sided 95% bound): trees alone would do"
         )
 
     def test_members_are_compared_by_the_deciding_metric(self) -> None:
         reason = _failure_reason(absolute_gate(measures(), gain(0.05, 0.01), "gauc", LIMITS, [lead(-0.003, "gauc")]))
-        assert reason.startswith("GAUC lead -0.0030 <= 0")
+        assert reason.startswith("GAUC lead +0.0100, lower bound -0.0030 <= 0")
 
     def test_holds_without_a_comparison_with_a_member(self) -> None:
         unread = PairedComparison(reference="trees", differences={}, problem="scores.parquet is missing")
@@ -191,7 +194,7 @@ class TestAbsolute:
     def test_passes_above_floor_and_popularity(self) -> None:
         gate_result = absolute_gate(measures(), GAIN, "auc", LIMITS)
         assert gate_result.passed
-        assert "AUC gain +0.0900 over popularity" in gate_result.reason
+        assert "AUC gain +0.1000, lower bound +0.0900 over popularity" in gate_result.reason
 
     def test_holds_when_only_the_value_reaches_the_floor(self) -> None:
         weak = measures(auc=ConfidenceInterval(low=0.549, value=0.56, high=0.57))
@@ -214,18 +217,20 @@ class TestAbsolute:
 
     def test_holds_a_model_that_is_not_shown_to_beat_popularity(self) -> None:
         assert _failure_reason(absolute_gate(measures(), gain(-0.001), "auc", LIMITS)) == (
-            "AUC gain -0.0010 <= 0.0000 (0.8500 against 0.7500 of popularity on the same 4 000 test rows; one-sided 95%"
-            " bound, min_gain_over_baseline)"
+            "AUC gain +0.1000, lower bound -0.0010 <= 0.0000 (0.8500 against 0.7500 of popularity on the same 4 000"
+            " test rows; one-sided 95% bound, min_gain_over_baseline)"
         )
 
     def test_holds_a_gain_below_the_declared_gain(self) -> None:
         demanding = LIMITS.model_copy(update={"min_gain_over_baseline": 0.1})
-        assert "AUC gain +0.0900 <= 0.1000" in _failure_reason(absolute_gate(measures(), GAIN, "auc", demanding))
+        assert "lower bound +0.0900 <= 0.1000" in _failure_reason(absolute_gate(measures(), GAIN, "auc", demanding))
 
     def test_holds_a_model_without_a_gauc_gain(self) -> None:
         """The AUC is far above popularity's, but the GAUC is not."""
         reason = _failure_reason(absolute_gate(measures(), gain(0.09, gauc_low=-0.004), "gauc", LIMITS))
-        assert reason.startswith("GAUC gain -0.0040 <= 0.0000 (0.7700 against 0.7500 of popularity")
+        assert reason.startswith(
+            "GAUC gain +0.0200, lower bound -0.0040 <= 0.0000 (0.7700 against 0.7500 of popularity"
+        )
         assert reason.endswith("min_gauc_gain)")
         assert absolute_gate(measures(), gain(0.09, gauc_low=-0.004), "auc", LIMITS).passed
 
@@ -233,13 +238,13 @@ class TestAbsolute:
         comparison = gain(0.09, gauc_low=0.004)
         assert absolute_gate(measures(), comparison, "gauc", LIMITS).passed
         raised, unlimited = (LIMITS.model_copy(update={"min_gauc_gain": floor}) for floor in (0.01, None))
-        assert "GAUC gain +0.0040 <= 0.0100" in _failure_reason(absolute_gate(measures(), comparison, "gauc", raised))
+        assert "lower bound +0.0040 <= 0.0100" in _failure_reason(absolute_gate(measures(), comparison, "gauc", raised))
         assert absolute_gate(measures(), gain(0.09, gauc_low=-0.5), "gauc", unlimited).passed
 
     def test_a_declared_gauc_gain_is_checked_where_auc_decides(self) -> None:
         declared = LIMITS.model_copy(update={"min_gauc_gain": 0.01})
         reason = _failure_reason(absolute_gate(measures(), gain(0.09, gauc_low=0.004), "auc", declared))
-        assert reason.startswith("GAUC gain +0.0040 <= 0.0100")
+        assert reason.startswith("GAUC gain +0.0200, lower bound +0.0040 <= 0.0100")
         assert absolute_gate(measures(), gain(0.09, gauc_low=0.011), "auc", declared).passed
 
     def test_holds_where_gauc_decides_and_cannot_be_measured(self) -> None:
@@ -270,7 +275,7 @@ class TestChampion:
     def test_holds_beyond_the_margin_even_when_the_value_is_better(self) -> None:
         reason = _failure_reason(champion_gate(self.CHAMPION, comparison_of(difference(0.001, -0.0021)), "auc", LIMITS))
         assert reason == (
-            "AUC difference -0.0021 < -0.0020 (0.7510 against 0.7500 of the champion, version 17;"
+            "AUC difference +0.0010, lower bound -0.0021 < -0.0020 (0.7510 against 0.7500 of the champion, version 17;"
             " one-sided 95% bound, 4 000 test rows)"
         )
 
@@ -279,7 +284,7 @@ class TestChampion:
         assert champion_gate(self.CHAMPION, lower, "gauc", LIMITS).passed  # 0.01 where none is declared
         strict = LIMITS.model_copy(update={"max_gauc_drop": 0.005})
         reason = _failure_reason(champion_gate(self.CHAMPION, lower, "gauc", strict))
-        assert reason.startswith("GAUC difference -0.0080 < -0.0050")
+        assert reason.startswith("GAUC difference +0.0000, lower bound -0.0080 < -0.0050")
 
     @pytest.mark.parametrize(
         ("champion", "comparison", "message"),

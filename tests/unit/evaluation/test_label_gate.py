@@ -101,7 +101,10 @@ def test_label_gate_holds_a_head_that_does_not_beat_the_baselines_head(
     same = scored(write, limits, "popularity", labelled)
     gate_result = labels_gate(scored(write, limits, "net", labelled), same, None, limits, LabelLimits())
     assert not gate_result.passed
-    assert "of popularity, a difference of +0.0000 <= +0.0000 (min_gain_over_baseline)" in gate_result.reason
+    assert (
+        "of popularity, a difference of +0.0000, lower bound +0.0000 <= +0.0000 (min_gain_over_baseline)"
+        in gate_result.reason
+    )
 
 
 def test_label_gate_holds_a_head_behind_the_champions_head(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:

@@ -61,25 +61,21 @@ def test_uncounted_features_may_change_with_a_previous_fit(world: Any) -> None:
 def test_a_previous_fit_that_counted_less_is_refused(world: Any) -> None:
     log = world.log(rows(world, 4))
     world.fit(log, [COUNT], "before")
-    with pytest.raises(
-        DataError, match=r"before: 'by_words' was counted otherwise, or not at all\. Fit without the prev"
-    ):
+    with pytest.raises(DataError, match=r"before: 'by_words' was counted otherwise, or not at all"):
         world.fit(log, [COUNT, WORDS], "after", previous="before")
 
 
 def test_a_day_that_changed_since_is_refused(world: Any) -> None:
     world.fit(world.log(rows(world, 4)), [COUNT], "before")
     late = world.log([*rows(world, 5), world.row(1)], "late")
-    with pytest.raises(DataError, match=r"before: 2026-03-03 had 2 rows then and has 3 now\. Fit without the previous"):
+    with pytest.raises(DataError, match=r"before: 2026-03-03 had 2 rows then and has 3 now"):
         world.fit(late, [COUNT], "after", previous="before")
 
 
 def test_a_day_whose_values_changed_since_is_refused(world: Any) -> None:
     world.fit(world.log(rows(world, 4)), [COUNT], "before")
     relabelled = [{**row, "label": 1 - row["label"]} if place == 2 else row for place, row in enumerate(rows(world, 5))]
-    with pytest.raises(
-        IncompatibleFitError, match=r"before: 2026-03-03 has other values now\. Fit without the previous"
-    ):
+    with pytest.raises(IncompatibleFitError, match=r"before: 2026-03-03 has other values now"):
         world.fit(world.log(relabelled, "late"), [COUNT], "after", previous="before")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 from collections.abc import Callable
@@ -183,6 +184,15 @@ def test_the_command_explains_its_choices_and_never_replaces_a_file(tmp_path: Pa
     assert load_spec(out).name == "mine"
     code, _, error = command("init", str(folder), "--out", str(out), "--yes")
     assert code == 2 and "exists already. .venv/bin/shortlist init" in error
+
+
+def test_without_a_terminal_nothing_is_written_and_the_option_is_named(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    code, _, error = command("init", str(write_sparse_clicks(tmp_path)), "--out", str(tmp_path / "mine.yaml"))
+    assert code == 2 and "no terminal to answer on, so nothing is written; --yes (make init ... YES=1)" in error
+    assert not (tmp_path / "mine.yaml").exists()
 
 
 def test_a_model_of_the_written_spec_beats_popularity(tmp_path: Path, command: Command) -> None:

@@ -180,10 +180,13 @@ def test_an_endpoint_that_is_down_at_first_gets_the_alert_in_a_later_run(
     down, up = receivers(), receivers().up()
     first = send_alerts(store, page(), destinations(down.url, up.url), MADE)
     problem = f"{down.host}: ConnectError: [Errno 111] Connection refused"
-    assert (first, up.got) == (Delivery(sent=1, waiting=1, problems=(problem,)), ["demo: a person must act"])
+    assert (first, up.got) == (
+        Delivery(sent=1, waiting=1, problems=(problem,)),
+        ["demo: a person must act: price moved"],
+    )
     down.up()
     assert send_alerts(store, None, destinations(down.url, up.url), MADE) == Delivery(sent=1)  # after a restart
-    assert (down.got, len(up.got)) == (["demo: a person must act"], 1)
+    assert (down.got, len(up.got)) == (["demo: a person must act: price moved"], 1)
 
 
 def test_a_newer_alert_takes_the_place_of_one_that_was_not_accepted(store: MonitoringStore, receiver: Receiver) -> None:
@@ -299,7 +302,7 @@ def test_a_process_killed_while_it_sends_loses_no_alert(store: MonitoringStore, 
         sender.send_signal(signal.SIGKILL)
     receiver.let_go.set()
     assert send_alerts(store, None, destinations(receiver.url), MADE) == Delivery(sent=1)
-    assert set(receiver.got) == {"demo: a person must act"}
+    assert set(receiver.got) == {"demo: a person must act: price moved"}
 
 
 @pytest.mark.long
@@ -441,7 +444,7 @@ def test_apprise_sends_a_message_and_its_problem_shows_no_secret(
     receiver.up()
     assert send_alerts(store, None, destinations(url), MADE) == Delivery(sent=1)
     (message,) = receiver.bodies
-    assert (message["title"], message["type"]) == ("[FIRING] demo: a person must act", "failure")
+    assert (message["title"], message["type"]) == ("[FIRING] demo: a person must act: price moved", "failure")
     assert message["message"].startswith("price moved\n")
 
 
@@ -464,7 +467,7 @@ def test_an_alert_is_sent_by_mail(store: MonitoringStore, monkeypatch: pytest.Mo
     assert send_alerts(store, page(), destinations(url), MADE) == Delivery(sent=1)
     ((_, receivers, message),) = mails
     assert receivers == ["team@example.org"]
-    assert "[FIRING] demo: a person must act" in message
+    assert "[FIRING] demo: a person must act: price moved" in message
 
 
 def test_the_command_sends_a_test_to_every_destination(receiver: Receiver, tmp_path: Path) -> None:
@@ -487,5 +490,5 @@ def test_the_command_shows_what_waits(receiver: Receiver, tmp_path: Path) -> Non
     send_alerts(store, page(), destinations(receiver.url), MADE)
     outcome = CliRunner().invoke(commands, ["alerts", str(spec), "--runs", str(tmp_path / "runs")])
     assert outcome.exception is None, outcome.output
-    assert outcome.output.splitlines()[0] == "firing  2026-01-21 00:00  demo: a person must act"
+    assert outcome.output.splitlines()[0] == "firing  2026-01-21 00:00  demo: a person must act: price moved"
     assert outcome.output.splitlines()[1].startswith(f"  waiting  {receiver.host}: ConnectError")
