@@ -23,6 +23,10 @@ _MAX_OTHER_SHARE: Final = 0.5
 _OTHER_VALUES: Final = "(other values)"
 _LOOK_ALIKES: Final = str.maketrans({"<": "\u2039", ">": "\u203a", "&": "\uff06", "\u2028": " ", "\u2029": " "})
 _TAILS: Final = (0.005, 0.995)
+_CLIP_MARGIN: Final = 1e-6
+"""Share of an outermost edge by which numbers below it are drawn below: less could not be told from the edge."""
+_HISTOGRAM_BINS: Final = 100
+"""More bins than Evidently's histograms have."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,9 @@ def make_drawn_columns(
 ) -> Iterator[DrawnColumn]:
     """Yield the compared columns, and the score, that are worth a plot.
 
-    Left out are tags, columns without a value on either side, and keys: categories for which most of the reference's
-    rows are in the bin of other values. Numbers beyond the reference's 0.5 % tails are clipped within their outermost
-    bins: one outlier would otherwise reduce the histogram to one bar.
+    Left out are tags, columns without a value on either side, numbers that differ by rounding errors alone, and keys:
+    categories for which most of the reference's rows are in the bin of other values. Numbers beyond the reference's
+    0.5 % tails are clipped within their outermost bins: one outlier would otherwise reduce the histogram to one bar.
 
     Args:
         live: Rows of the window.
@@ -80,8 +84,17 @@ def make_drawn_columns(
             sides = [
                 _drawn_values(rows[name], column_reference, reference_sample[name]) for rows in (live, reference_sample)
             ]
-            if all(values.null_count() < values.len() for values in sides):
+            if all(_can_be_drawn(values) for values in (*sides, pl.concat(sides))):
                 yield DrawnColumn(name, column_reference, *sides)
+
+
+def _can_be_drawn(values: pl.Series) -> bool:
+    """Whether there are values, and numbers are apart enough for the equal bins of a histogram."""
+    if values.null_count() == values.len() or not values.dtype.is_float():
+        return values.null_count() < values.len()
+    low, high = float(values.min()), float(values.max())  # type: ignore[arg-type]
+    width = (high - low or 1.0) / _HISTOGRAM_BINS  # one number gets a bin of its own, one wide
+    return bool(width > 2 * np.spacing(max(abs(low), abs(high))))
 
 
 def sample_requests(rows: pl.DataFrame, max_rows: int, seed: int) -> pl.DataFrame:
@@ -118,7 +131,8 @@ def _drawn_values(values: pl.Series, reference: ColumnReference, reference_value
         # Clip only beyond the outermost edges, so that no number changes its bin.
         outer_edges = [*reference.bins.edges[:1], *reference.bins.edges[-1:]]
         if outer_edges and low is not None and high is not None:
-            low, high = min(low, np.nextafter(outer_edges[0], -np.inf)), max(high, outer_edges[1])
+            below_edge = outer_edges[0] - _CLIP_MARGIN * max(abs(outer_edges[0]), _CLIP_MARGIN)
+            low, high = min(low, below_edge), max(high, outer_edges[1])
         return _finite_numbers(values).clip(low, high)
     names = np.full(values.len(), None, dtype=object)
     rows, bins = reference.bins.codes(values)
