@@ -203,6 +203,9 @@ class RolloutCommands:
         with self._rollouts.temporary_folder() as files:
             deployment = self._context.prepare_blessed(models, candidate, self._context.store, Path(files))
             notices = self._check_return(deployment, degraded) if returning else ()
+        retirement = "" if former is None else self._retirement_of(former)
+        if retirement and not straight:
+            notices = (f"scores, KPI and guards are not compared with those of the stable track: {retirement}",)
         state = RolloutState(
             rollout=rollout,
             candidate=candidate,
@@ -226,6 +229,7 @@ class RolloutCommands:
                 returning=returning,
                 served_before=not returning or candidate in self._rollouts.served_versions(),
                 notices=notices,
+                retirement=retirement,
             )
         )
 
@@ -245,8 +249,13 @@ class RolloutCommands:
                 f" {version} --degraded returns to it all the same; {restoring}"
             )
         notices = tuple(f"version {version} answers without features: {reason}. {restoring}" for reason in unpublished)
-        retired = self._context.models.retirement_of(version)
-        return (*notices, f"version {version} was retired: {retired}") if retired else notices
+        retirement = self._retirement_of(version)
+        return (*notices, retirement) if retirement else notices
+
+    def _retirement_of(self, version: int) -> str:
+        """Return that a version was retired, and why; empty when it was not."""
+        reason = _retirement(self._context.models, version)
+        return f"version {version} was retired: {reason}" if reason else ""
 
     def _serving_version(self, candidate: int) -> int | None:
         """Return the version that serves, or the champion when nothing does and it is not retired; None for none."""

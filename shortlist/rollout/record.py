@@ -73,6 +73,9 @@ class RolloutRecord(Record):
     """Guarded labels by name, as declared when the rollout began."""
     notices: tuple[str, ...] = ()
     """What should be known before users get the candidate."""
+    retirement: str = ""
+    """Which version served and was retired when the rollout began, and why; empty when it was not. The analysis then
+    does not compare scores and outcomes with it."""
     salt: str = ""
     """Secret salt of the hash that assigns users to the canary; empty in records of earlier versions: the id."""
     returning: bool = False

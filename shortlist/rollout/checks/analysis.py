@@ -14,6 +14,7 @@ from shortlist.rollout.checks.health import (
     distribution,
     errors,
     latency,
+    not_compared,
     readiness,
     scores,
 )
@@ -38,6 +39,11 @@ class CheckInputs:
     """Number of the step, from 0."""
     health: Health
     """Health of the canary's servers."""
+    spec: str = ""
+    """Name of the spec, for commands in messages."""
+    retirement: str = ""
+    """Which version of the stable track was retired, and why; empty when it was not. Its scores and outcomes are then
+    no evidence against the canary."""
 
     @property
     def step_evidence(self) -> StepEvidence:
@@ -77,6 +83,8 @@ def analyze_step(
     at_step_seconds: float,
     health: Health,
     extra_checks: Sequence[CheckResult] = (),
+    spec: str = "",
+    retirement: str = "",
 ) -> StepAnalysis:
     """Return whether a rollout holds, proceeds, is promoted or is rolled back.
 
@@ -91,8 +99,10 @@ def analyze_step(
         at_step_seconds: Time spent at the step, by a monotonic clock.
         health: Health of the canary's servers.
         extra_checks: Results of further checks, for example of a gateway's own metrics.
+        spec: Name of the spec, for commands in messages.
+        retirement: Which version of the stable track was retired, and why; empty when it was not.
     """
-    checks = (*_run_checks(CheckInputs(evidence, policy, step, health)), *extra_checks)
+    checks = (*_run_checks(CheckInputs(evidence, policy, step, health, spec, retirement)), *extra_checks)
     step_text = f"at {policy.steps[step]} %"
     if breach_reasons := _reasons_with_status(checks, "breach"):
         return StepAnalysis("roll_back", f"{step_text}: {breach_reasons[0]}", checks)
@@ -271,11 +281,15 @@ CANARY_CHECKS: Final = Registry[CanaryCheck](
         "latency": lambda inputs: latency(inputs.evidence, inputs.policy, inputs.step),
         "features": lambda inputs: degraded(inputs.step_evidence, inputs.whole, inputs.limits),
         "logging": lambda inputs: logging(inputs.step_evidence, inputs.policy, inputs.step),
-        "distribution": lambda inputs: distribution(inputs.evidence, inputs.policy, inputs.step),
-        "kpi": lambda inputs: kpi(inputs.evidence, inputs.policy, inputs.step),
-        "guards": lambda inputs: guards(inputs.evidence, inputs.policy, inputs.step),
+        "distribution": lambda inputs: (
+            not_compared("distribution", inputs.retirement)
+            if inputs.retirement
+            else distribution(inputs.evidence, inputs.policy, inputs.step, inputs.spec)
+        ),
+        "kpi": lambda inputs: kpi(inputs.evidence, inputs.policy, inputs.step, inputs.retirement),
+        "guards": lambda inputs: guards(inputs.evidence, inputs.policy, inputs.step, inputs.retirement),
         "declared": lambda inputs: tuple(
-            run_declared_check(name, check, inputs.step_evidence, inputs.health.version)
+            run_declared_check(name, check, inputs.step_evidence, inputs.health.version, inputs.retirement)
             for name, check in inputs.policy.checks.items()
         ),
     },

@@ -19,30 +19,41 @@ from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence, TrackEv
 from shortlist.rollout.evidence.sequential_difference import NO_DIFFERENCE, TrackDifference
 from shortlist.spec.serving import Canary
 
-_PASSED = {"ok": True, "wait": None, "breach": False}
+_PASSED = {"ok": True, "wait": None, "breach": False, "skipped": True}
 
 
 class AnalysisObserver:
     """The `Observer` of one rollout."""
 
-    def __init__(self, reader: EvidenceReader, policy: Canary, health: Callable[[], Health]) -> None:
+    def __init__(
+        self,
+        reader: EvidenceReader,
+        policy: Canary,
+        health: Callable[[], Health],
+        spec: str = "",
+        retirement: str = "",
+    ) -> None:
         """Keep the sources of the evidence.
 
         Args:
             reader: Reader of the rollout's logs.
             policy: The declared rollout.
             health: Returns the health of the canary's servers.
+            spec: Name of the spec, for commands in messages.
+            retirement: Which version of the stable track was retired, and why; empty when it was not.
         """
         self._reader, self._policy, self._health = reader, policy, health
+        self._spec, self._retirement = spec, retirement
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
         """Return what was observed of a step, with the decision of the canary analysis."""
         health = self._health()
         self._reader.poll()
         evidence = self._reader.snapshot()
-        return make_observation(
-            evidence, self._policy, step, analyze_step(evidence, self._policy, step, at_step_seconds, health)
+        analysis = analyze_step(
+            evidence, self._policy, step, at_step_seconds, health, spec=self._spec, retirement=self._retirement
         )
+        return make_observation(evidence, self._policy, step, analysis)
 
     def total(self) -> RequestTotals:
         """Return the count of all requests so far."""
@@ -96,4 +107,10 @@ def _summarize_track(track: TrackEvidence, kpi: float) -> TrackSummary:
 
 
 def _check_record(check: CheckResult) -> CheckRecord:
-    return CheckRecord(name=check.name, passed=_PASSED[check.status], reason=check.reason, numbers=check.numbers)
+    return CheckRecord(
+        name=check.name,
+        passed=_PASSED[check.status],
+        skipped=check.status == "skipped",
+        reason=check.reason,
+        numbers=check.numbers,
+    )

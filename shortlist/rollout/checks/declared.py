@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.checks.health import CheckResult
+from shortlist.rollout.checks.health import CheckResult, not_compared
 from shortlist.rollout.evidence.counts import TRACK_COUNTS, USER_COUNTS
 from shortlist.rollout.evidence.rollout_evidence import StepEvidence, TrackEvidence
 from shortlist.spec.serving import DeclaredCheck
@@ -17,6 +17,10 @@ from shortlist.system.prometheus import Prometheus, PrometheusUnavailableError
 from shortlist.system.row_expressions import compile_expression, parse_expression
 
 _COUNTS: Final = frozenset((*TRACK_COUNTS, *USER_COUNTS, "kpi_users"))
+_STABLE_QUALITY: Final = frozenset(
+    f"stable_{name}" for name in ("mean_score", "kpi", "kpi_users", "hit_rate", "clicks_per_slate", "hits", "clicks")
+)
+"""Columns about scores and outcomes of the stable track; of a retired version they are no yardstick."""
 _VALUE: Final = "value"
 """Column with the value of a query."""
 
@@ -37,7 +41,9 @@ def check_declared_checks(checks: Mapping[str, DeclaredCheck]) -> None:
                 raise ValueError(f"checks.{name}.{key}: {error}") from None
 
 
-def run_declared_check(name: str, check: DeclaredCheck, evidence: StepEvidence, version: int) -> CheckResult:
+def run_declared_check(
+    name: str, check: DeclaredCheck, evidence: StepEvidence, version: int, retirement: str = ""
+) -> CheckResult:
     """Return the result of a declared check; it waits while a number that it reads is unknown.
 
     Args:
@@ -45,7 +51,12 @@ def run_declared_check(name: str, check: DeclaredCheck, evidence: StepEvidence, 
         check: Its declaration.
         evidence: Evidence of the step.
         version: Version of the canary, for `$version` of a query.
+        retirement: Which version of the stable track was retired, and why; conditions over its scores and outcomes are
+            then skipped.
     """
+    conditions = [condition for condition in (check.breach, check.wait) if condition is not None]
+    if retirement and any(_STABLE_QUALITY & {*compile_expression(text).columns} for text in conditions):
+        return not_compared(name, retirement)
     row = _evidence_row(evidence)
     if check.query is not None and check.prometheus is not None:
         query = Template(check.query).safe_substitute(version=version)

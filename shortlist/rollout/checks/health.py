@@ -11,7 +11,7 @@ from shortlist.rollout.evidence.rollout_evidence import Floats, RolloutEvidence,
 from shortlist.rollout.evidence.sequential import divergence_bound, lower_bound
 from shortlist.spec.serving import Canary, Guardrails
 
-CheckStatus = Literal["ok", "wait", "breach"]
+CheckStatus = Literal["ok", "wait", "breach", "skipped"]
 
 SLOW_SHARE: Final = 0.01
 """Share of answers that may exceed a limit on the 99th percentile."""
@@ -44,9 +44,20 @@ class CheckResult:
 
     name: str
     status: CheckStatus
-    """`wait` holds the rollout, `breach` rolls it back."""
+    """`wait` holds the rollout, `breach` rolls it back, `skipped` decides nothing."""
     reason: str
     numbers: dict[str, Any] = field(default_factory=dict)
+
+
+def not_compared(name: str, retirement: str, numbers: dict[str, Any] | None = None) -> CheckResult:
+    """Return the result of a comparison with a stable version that was retired: its scores are no yardstick.
+
+    Args:
+        name: Name of the check.
+        retirement: Which version was retired, and why.
+        numbers: What was measured all the same.
+    """
+    return CheckResult(name, "skipped", f"not compared: {retirement}", numbers or {})
 
 
 def readiness(health: Health) -> CheckResult:
@@ -192,10 +203,11 @@ def degraded(step_evidence: StepEvidence, whole: StepEvidence, limits: Guardrail
     return CheckResult("features", "breach" if is_worse else "wait", reason, numbers)
 
 
-def distribution(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
+def distribution(evidence: RolloutEvidence, policy: Canary, step: int, spec: str) -> CheckResult:
     """Breach when the distribution of the canary's scores differs from that of the stable track's newest scores.
 
-    The bound on differences by chance is valid for all analyses of all steps together.
+    The bound on differences by chance is valid for all analyses of all steps together. The reason of a breach names the
+    command that takes the spec's version over where the change is wanted.
     """
     canary, limits = evidence.at_step(step).canary, policy.guardrails
     latest_stable = evidence.latest_stable(step, policy.min_requests)
@@ -218,7 +230,11 @@ def distribution(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckR
     shift = f"population stability index of the scores {index:.3f}"
     means_text = f"mean score {canary.scores.mean():.4f}, stable {stable.scores.mean():.4f}"
     if index > limit:
-        return CheckResult("distribution", "breach", f"{shift} > {limit:.3f} ({means_text})", numbers)
+        wanted_text = (
+            f"If other scores are wanted, .venv/bin/shortlist promote {spec} takes the newest blessed version over"
+            f" without analysis; or raise serving.canary.guardrails.max_score_shift ({limits.max_score_shift:g})"
+        )
+        return CheckResult("distribution", "breach", f"{shift} > {limit:.3f} ({means_text}). {wanted_text}", numbers)
     return CheckResult("distribution", "ok", f"{shift}, limit {limit:.3f} ({means_text})", numbers)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from shortlist.rollout.checks.health import CheckResult
+from shortlist.rollout.checks.health import CheckResult, not_compared
 from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence, kpi_summary
 from shortlist.rollout.evidence.sequential import AnytimeInterval, mixture_interval
 from shortlist.rollout.evidence.sequential_difference import NO_DIFFERENCE, TrackDifference, ratio_interval
@@ -16,13 +16,15 @@ MIN_USERS: Final = 10
 """Fewest users of each track before the mean of their values counts as normally distributed."""
 
 
-def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
+def kpi(evidence: RolloutEvidence, policy: Canary, step: int, retirement: str = "") -> CheckResult:
     """Breach when the canary is shown to be worse; wait until a drop larger than allowed is ruled out.
 
     The drop must be ruled out at the last step before 100 %; earlier steps only need some outcomes on both tracks. At
     100 % no stable users remain, but outcomes of earlier steps still arrive. The interval is valid for all analyses
     together, so a drop that was ruled out once stays ruled out when the lower bound later moves back a little; at 100 %
     the check therefore waits only while the difference itself is a larger drop than allowed.
+
+    With a retired stable version (`retirement`: which one, and why) it only waits for outcomes of the canary.
     """
     difference, limits = evidence.kpi, policy.kpi
     if len(policy.steps) == 1:
@@ -31,6 +33,8 @@ def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
     estimate = kpi_interval(difference, policy)
     numbers = kpi_summary(difference) | _bounds(estimate)
     difference_text = _describe_difference("KPI", estimate, difference, policy)
+    if retirement:
+        return _without_comparison("kpi", "", retirement, difference, policy, step)
     if estimate.high < 0:
         return CheckResult("kpi", "breach", f"{difference_text}: the canary is worse", numbers)
     if missing_text := _missing_evidence(difference, policy, step):
@@ -42,13 +46,17 @@ def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
     return CheckResult("kpi", "ok", difference_text, numbers)
 
 
-def guards(evidence: RolloutEvidence, policy: Canary, step: int) -> tuple[CheckResult, ...]:
+def guards(evidence: RolloutEvidence, policy: Canary, step: int, retirement: str = "") -> tuple[CheckResult, ...]:
     """Return one result per guard: breach when its label is shown to fall by more than allowed; wait like the KPI."""
-    return tuple(_guard_check(name, evidence.guards.get(name, NO_DIFFERENCE), policy, step) for name in policy.guards)
+    return tuple(
+        _guard_check(name, evidence.guards.get(name, NO_DIFFERENCE), policy, step, retirement) for name in policy.guards
+    )
 
 
-def _guard_check(label: str, difference: TrackDifference, policy: Canary, step: int) -> CheckResult:
+def _guard_check(label: str, difference: TrackDifference, policy: Canary, step: int, retirement: str) -> CheckResult:
     guard, name = policy.guards[label], f"guard {label}"
+    if retirement:
+        return _without_comparison(name, f"{label}: ", retirement, difference, policy, step)
     estimate = guard_interval(label, difference, policy)
     numbers = kpi_summary(difference) | _bounds(estimate) | {"allowed": guard.allowed, "relative": guard.is_relative}
     difference_text = _describe_difference(label, estimate, difference, policy, guard.is_relative)
@@ -60,6 +68,16 @@ def _guard_check(label: str, difference: TrackDifference, policy: Canary, step: 
     if _drop_in_question(estimate, guard.allowed, policy, step):
         return CheckResult(name, "wait", f"{difference_text}: a drop of {allowed} is not ruled out yet", numbers)
     return CheckResult(name, "ok", difference_text, numbers)
+
+
+def _without_comparison(
+    name: str, prefix: str, retirement: str, difference: TrackDifference, policy: Canary, step: int
+) -> CheckResult:
+    """Return that a difference is not compared; wait for the outcomes of the canary: none are never a success."""
+    numbers = kpi_summary(difference)
+    if missing_text := _too_few_outcomes("canary", difference.canary_users, policy, step):
+        return CheckResult(name, "wait", f"{prefix}{missing_text}", numbers)
+    return not_compared(name, retirement, numbers)
 
 
 def kpi_interval(difference: TrackDifference, policy: Canary) -> AnytimeInterval:
@@ -107,15 +125,24 @@ def _is_decisive(policy: Canary, step: int) -> bool:
 
 
 def _missing_evidence(difference: TrackDifference, policy: Canary, step: int) -> str:
-    decisive = _is_decisive(policy, step)
-    min_users = policy.min_users if decisive else 1
     for name, users in (("canary", difference.canary_users), ("stable track", difference.stable_users)):
-        if users < min_users:
-            shortage_text = f"{users:,} users of the {name} have outcomes, {min_users:,} are needed"
-            return f"no outcome of the {name} has arrived" if not users else shortage_text
-    if decisive and difference.stable_mean == difference.canary_mean and difference.stable_mean in {0.0, 1.0}:
+        if missing_text := _too_few_outcomes(name, users, policy, step):
+            return missing_text
+    if (
+        _is_decisive(policy, step)
+        and difference.stable_mean == difference.canary_mean
+        and difference.stable_mean in {0.0, 1.0}
+    ):
         return f"every outcome is {difference.stable_mean:.0f} on both tracks, so they cannot be compared"
     return ""
+
+
+def _too_few_outcomes(name: str, users: int, policy: Canary, step: int) -> str:
+    min_users = policy.min_users if _is_decisive(policy, step) else 1
+    if users >= min_users:
+        return ""
+    shortage_text = f"{users:,} users of the {name} have outcomes, {min_users:,} are needed"
+    return shortage_text if users else f"no outcome of the {name} has arrived"
 
 
 def _describe_difference(

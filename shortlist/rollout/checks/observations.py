@@ -50,6 +50,8 @@ class CheckRecord(Record):
     name: str
     passed: bool | None
     """None while there is too little evidence."""
+    skipped: bool = False
+    """Whether it decided nothing: it compares with a stable version that was retired."""
     reason: str
     numbers: dict[str, Any] = Field(default_factory=dict)
 

@@ -138,6 +138,7 @@ class KubeObserver:
         self._fleet, self._prometheus = fleet, prometheus
         self._state, self._policy, self._sampling = record.state, record.policy, serving.log.sampling
         self._settled_seconds = settled_seconds
+        self._spec, self._retirement = record.spec, record.retirement
         policy, began = record.policy, record.began_at
         predictions = ServingLog.of_spec(paths, "predictions", ANSWER_SCHEMA)
         requests = ServedRequests(predictions, record.id, settled_seconds, began)
@@ -173,7 +174,9 @@ class KubeObserver:
         for number, numbers in self._metrics_by_step.items():
             evidence = merge_gateway_metrics(evidence, number, *numbers, self._sampling)
         checks.append(gateway_check(self._policy, step, served, *self._metrics_by_step.get(step, (None, None)), blind))
-        analysis = analyze_step(evidence, self._policy, step, at_step_seconds, health, checks)
+        analysis = analyze_step(
+            evidence, self._policy, step, at_step_seconds, health, checks, self._spec, self._retirement
+        )
         return make_observation(evidence, self._policy, step, analysis)
 
     def total(self) -> RequestTotals:

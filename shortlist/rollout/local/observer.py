@@ -46,7 +46,8 @@ class LocalObserver(AnalysisObserver):
             guarded=record.labels,
             vouches=serving.vouches_for_users,
         )
-        super().__init__(reader, policy, partial(health_of, stack, record.state.candidate))
+        health = partial(health_of, stack, record.state.candidate)
+        super().__init__(reader, policy, health, record.spec, record.retirement)
 
     def total(self) -> RequestTotals:
         """Return the counts of all requests so far, after waiting for the last answers to be logged."""

@@ -49,6 +49,7 @@ class FolderModels:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.retired: dict[int, str] = {}
 
     def add(self, version: int) -> None:
         model = self.folder / str(version) / "model"
@@ -75,7 +76,7 @@ class FolderModels:
         return None
 
     def retirement_of(self, version: int) -> str:
-        return ""
+        return self.retired.get(version, "")
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         return self.folder / str(version) / "blessing.json"

@@ -178,6 +178,15 @@ def test_scores_that_are_spread_otherwise_roll_back(world: World, traffic: Traff
     traffic.scores_of_canary = 0.5
     record = world.roll_out(POLICY).canary()
     assert "population stability index" in record.state.reason
+    assert ".venv/bin/shortlist promote demo takes the newest blessed version over" in record.state.reason
+
+
+def test_scores_are_not_compared_with_those_of_a_retired_version(world: World, traffic: Traffic) -> None:
+    world.models.retired[1] = "it reads dwell"
+    traffic.scores_of_canary = 0.5
+    record = world.roll_out(POLICY).canary()
+    assert record.state.phase is Phase.PROMOTED, record.state.reason
+    assert "not compared: version 1 was retired: it reads dwell" in record.state.reason
 
 
 def test_a_pod_that_crashed_rolls_back(world: World, traffic: Traffic, kube: KubeServer) -> None:

@@ -300,6 +300,46 @@ def test_a_feature_store_that_fails_both_tracks_is_not_the_canarys_fault() -> No
     assert (analysis.decision, statuses_not_ok(analysis)) == ("hold", {"features": "wait"})
 
 
+def test_other_scores_than_those_of_the_stable_track_name_the_way_to_take_them_over() -> None:
+    analysis = analyze_step(with_step(0, canary=BROKEN["distribution"]), POLICY, 0, 1, WELL, spec="shop")
+    assert analysis.reason.endswith(
+        "(mean score 1.4000, stable 0.5000). If other scores are wanted, .venv/bin/shortlist promote shop takes the"
+        " newest blessed version over without analysis; or raise serving.canary.guardrails.max_score_shift (1)"
+    )
+
+
+RETIREMENT = "version 1 was retired: it reads dwell"
+WORSE = replace(EQUAL, value=-0.2, canary_mean=0.1)
+"""Of a canary whose users do far less than those of the stable track."""
+
+
+def test_a_canary_is_not_compared_with_a_retired_version() -> None:
+    evidence = replace(with_step(0, canary=BROKEN["distribution"]), kpi=WORSE)
+    assert analyze_step(evidence, POLICY, 0, 10, WELL).decision == "roll_back"
+    for step, decision in enumerate(("proceed", "proceed", "promote")):
+        analysis = analyze_step(evidence, POLICY, step, 10, WELL, retirement=RETIREMENT)
+        assert (analysis.decision, statuses_not_ok(analysis)) == (
+            decision, {"distribution": "skipped", "kpi": "skipped"},
+        )  # fmt: skip
+        assert analysis.reason == f"at {POLICY.steps[step]} %: all checks pass; not compared: {RETIREMENT}"
+        records = make_observation(evidence, POLICY, step, analysis).checks
+        assert [record.name for record in records if record.skipped] == ["distribution", "kpi"]
+
+
+@pytest.mark.parametrize(("check", "canary"), BROKEN.items(), ids=list(BROKEN))
+def test_beside_a_retired_version_the_canarys_own_faults_roll_back(check: str, canary: TrackEvidence) -> None:
+    analysis = analyze_step(with_step(0, canary=canary), POLICY, 0, 10, WELL, retirement=RETIREMENT)
+    assert analysis.decision == ("proceed" if check == "distribution" else "roll_back")
+
+
+def test_beside_a_retired_version_the_canarys_outcomes_are_waited_for() -> None:
+    for step, users in ((0, 0), (1, 99)):
+        few_outcomes = healthy(kpi=replace(EQUAL, canary_users=users, stable_users=0, variance=np.inf))
+        analysis = analyze_step(few_outcomes, POLICY, step, 10, WELL, retirement=RETIREMENT)
+        assert (analysis.decision, statuses_not_ok(analysis)["kpi"]) == ("hold", "wait")
+    assert analyze_step(no_evidence(), POLICY, 0, 300, WELL, retirement=RETIREMENT).decision == "roll_back"
+
+
 def test_a_few_users_with_other_scores_are_chance() -> None:
     few_users = track(scores=np.linspace(0.5, 1, 200), score_users=6)
     request_count = track(scores=np.linspace(0.5, 1, 200), score_users=500)

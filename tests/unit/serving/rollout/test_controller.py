@@ -405,6 +405,16 @@ def test_a_retired_champion_that_does_not_serve_is_not_started_to_be_compared_wi
     assert world.fleet.routes == [Route(stable=2)]
 
 
+def test_a_retired_champion_that_serves_is_named_in_the_record(world: World) -> None:
+    world.models.retired[1] = "it reads paid"
+    record = world.roll_out().canary()
+    assert record.retirement == "version 1 was retired: it reads paid"
+    assert record.notices[0] == (
+        "scores, KPI and guards are not compared with those of the stable track: version 1 was retired: it reads paid"
+    )
+    assert world.roll_out().rollback(version=1).retirement == ""
+
+
 # --- refused without any change
 
 

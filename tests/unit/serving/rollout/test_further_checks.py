@@ -29,7 +29,7 @@ def prometheus() -> Iterator[PrometheusServer]:
         yield server
 
 
-def observe(folder: Path, checks: dict[str, dict[str, str]]) -> Observation:
+def observe(folder: Path, checks: dict[str, dict[str, str]], retirement: str = "") -> Observation:
     """Analyse a canary with 20 logged requests, of which 5 were client errors of one user; return what was observed."""
     paths = ServingPaths.for_spec(folder, "demo")
     paths.logs.mkdir(parents=True)
@@ -41,7 +41,10 @@ def observe(folder: Path, checks: dict[str, dict[str, str]]) -> Observation:
     ]
     (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(logged) + "\n" for logged in lines))
     policy = Canary.model_validate({"checks": checks})
-    observer = AnalysisObserver(EvidenceReader(paths, "r1", 4, KPI()), policy, lambda: Health(ready=True, version=7))
+    health = Health(ready=True, version=7)
+    observer = AnalysisObserver(
+        EvidenceReader(paths, "r1", 4, KPI()), policy, lambda: health, "demo", retirement=retirement
+    )
     return observer.observe_step(0, 1.0)
 
 
@@ -62,6 +65,20 @@ def test_a_condition_over_the_evidence(tmp_path: Path, check: dict[str, str], pa
     result = find(observe(tmp_path, {"mistakes": check}), "mistakes")
     assert result.passed is passed
     assert result.reason.startswith(f"mistakes: {reason}")
+
+
+def test_a_condition_over_scores_and_outcomes_of_a_retired_version_is_skipped(tmp_path: Path) -> None:
+    checks = {
+        "worse": {"breach": "canary_kpi < 0.9 * stable_kpi"},
+        "soon": {"breach": "canary_failed > 1", "wait": "stable_kpi_users < 5"},
+        "mistakes": {"breach": "canary_client_errors > stable_client_errors"},
+    }
+    observation = observe(tmp_path, checks, "version 1 was retired: it reads dwell")
+    assert {name: find(observation, name).skipped for name in checks} == {
+        "worse": True, "soon": True, "mistakes": False,
+    }  # fmt: skip
+    assert find(observation, "worse").reason == "not compared: version 1 was retired: it reads dwell"
+    assert observation.decision == "roll_back"
 
 
 def test_a_declared_breach_rolls_the_canary_back(tmp_path: Path) -> None:

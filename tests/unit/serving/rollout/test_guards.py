@@ -107,6 +107,19 @@ def test_a_label_that_is_as_good_or_falls_within_the_limit_is_promoted(declared:
         assert analyze(evidence_seen, declared, 1).decision == "promote"
 
 
+@pytest.mark.parametrize("declared", [LIKES, LIKES_BY_A_FIFTH])
+def test_a_guarded_label_is_not_compared_with_that_of_a_retired_version(declared: Canary) -> None:
+    retirement = "version 1 was retired: it reads dwell"
+    judgement = analyze_step(evidence(BETTER, like=FALLEN), declared, 1, 10, WELL, retirement=retirement)
+    assert (judgement.decision, check(judgement).status) == ("promote", "skipped")
+    assert check(judgement).reason == f"not compared: {retirement}"
+    few_likes = evidence(BETTER, like=rates(0.20, 0.12, 50))
+    waiting = analyze_step(few_likes, declared, 1, 10, WELL, retirement=retirement)
+    assert (waiting.decision, waiting.reason) == (
+        "hold", "at 100 %: like: 50 users of the canary have outcomes, 100 are needed",
+    )  # fmt: skip
+
+
 def test_reasons_carry_their_numbers() -> None:
     evidence_seen = evidence(BETTER, like=FALLEN)
     absolute, relative = analyze(evidence_seen, LIKES).reason, analyze(evidence_seen, LIKES_BY_A_FIFTH).reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,11 @@ import pytest
 from shortlist.rollout.checks.health import Health
 from shortlist.rollout.local import observer as watcher
 from shortlist.rollout.local.health import ProgramHealth, ReplicaHealth, VersionHealth
-from shortlist.rollout.local.observer import health_of
+from shortlist.rollout.local.observer import LocalObserver, health_of
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import RolloutState
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.serving import Canary, Serving
 
 
 class Servers:
@@ -60,3 +66,17 @@ def test_a_crash_is_told_at_once() -> None:
     )
     assert health_of(servers, 2) == Health(ready=False, restarts=3, fatal=("triton-v2", "server-v2"), version=2)
     assert servers.calls == 1
+
+
+@pytest.mark.parametrize("retirement", ["", "version 1 was retired: it reads dwell"])
+def test_a_rollout_is_compared_with_a_version_that_was_not_retired_alone(tmp_path: Path, retirement: str) -> None:
+    state = RolloutState(rollout="r", candidate=2, former=1, champion=1, stable=1, steps=(50, 100))
+    record = RolloutRecord(
+        spec="demo", state=state, kind="xgboost", digest="", policy=Canary(steps=(50, 100)), retirement=retirement
+    )
+    paths = ServingPaths.for_spec(tmp_path, "demo")
+    paths.logs.mkdir(parents=True)
+    stack: Any = SimpleNamespace(paths=paths, health=lambda version: health_of_version(ready=True))
+    checks = LocalObserver(stack, record, Serving()).observe_step(0, 1.0).checks
+    distribution = next(check for check in checks if check.name == "distribution")
+    assert (distribution.skipped, distribution.passed) == (bool(retirement), True if retirement else None)

@@ -135,6 +135,16 @@ def test_a_rollback_is_not_called_a_promotion(record: RolloutRecord, outcome: st
     assert f'<th scope="row">{outcome}</th>' in page and "romoted" not in page + terminal_text
 
 
+def test_the_page_names_checks_that_were_skipped() -> None:
+    record = story()
+    last = record.steps[-1].last
+    assert last is not None
+    skipped = CheckRecord(name="distribution", passed=True, skipped=True, reason="not compared: version 1 was retired")
+    step = record.steps[-1].model_copy(update={"last": last.model_copy(update={"checks": (skipped,)})})
+    page = render(record.model_copy(update={"steps": (*record.steps[:-1], step)}))
+    assert " skipped</span><b>distribution</b><span>not compared: version 1 was retired</span>" in page
+
+
 def test_the_page_is_one_file_without_scripts_or_links(tmp_path: Path) -> None:
     write_page(story(), tmp_path / "rollout.html")
     page = (tmp_path / "rollout.html").read_text()
