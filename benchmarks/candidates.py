@@ -31,7 +31,6 @@ from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.metrics.intervals import bootstrap_mean
 from shortlist.evaluation.metrics.list_metrics import ListMetrics, list_metrics
-from shortlist.features.declared.split import split_days
 from shortlist.slates.retrieval.catalogue import Rows
 from shortlist.slates.retrieval.evaluate import TestUsers, item_popularity, read_test_users
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
@@ -40,6 +39,7 @@ from shortlist.slates.retrieval.union import fuse_candidates
 from shortlist.spec.load import load_spec
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec
+from shortlist.spec.split import split_days
 from shortlist.storage.tables import DayTable
 
 ROOT: Final = Path(__file__).parents[1]
@@ -86,7 +86,7 @@ def main() -> None:
     spec = load_spec(ROOT / "pipelines/specs/kuairand.yaml")
     with TemporaryDirectory() as scratch:
         log = validated(spec, Path(arguments.data), Path(scratch))
-        split = split_days([part.day for part in log.days], spec.data.split)
+        split = split_days(log.rows_by_day, spec.data)
         learnt = frozenset(split.fitted_on) | frozenset(() if arguments.validation else split.validation)
         query_days = frozenset(split.validation if arguments.validation else split.test)
         metrics_by_list = measured(

@@ -24,13 +24,13 @@ from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.metrics.list_metrics import Relevant, coverage, list_metrics
-from shortlist.features.declared.split import split_days
 from shortlist.slates.ordering.likeness import intra_list_diversity
 from shortlist.slates.retrieval.evaluate import read_test_users
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.load import load_spec
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec
+from shortlist.spec.split import split_days
 from shortlist.storage.tables import DayTable
 
 ROOT: Final = Path(__file__).parents[1]
@@ -111,7 +111,7 @@ def case_of(spec: Spec, source: Path | None, topic: str, settings: MetricCase) -
         ingest(spec.data, source, raw, spec.runtime)
         validate(spec.data, raw, valid, quarantine, spec.runtime, datetime.now(UTC))
         log = DayTable.open(valid, Files.LOG)
-        split = split_days([part.day for part in log.days], spec.data.split)
+        split = split_days(log.rows_by_day, spec.data)
         days = frozenset((*split.fitted_on, *split.validation))
         fit_retrieval(section, spec.data, log, days, release, spec.runtime.seed)
         retriever = Retriever.open(release)

@@ -19,7 +19,6 @@ from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.gates.slates import SimulatedRequests
-from shortlist.features.declared.split import split_days
 from shortlist.serving.validation.slates import read_requests
 from shortlist.slates import step as releasing
 from shortlist.slates.release import open_release
@@ -28,6 +27,7 @@ from shortlist.slates.simulation import simulate_requests
 from shortlist.spec.filters import Filters
 from shortlist.spec.load import load_spec
 from shortlist.spec.ordering import Ordering
+from shortlist.spec.split import split_days
 from shortlist.storage.tables import DayTable
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +67,7 @@ def simulated(name: str, log_path: Path | None, requests: int, scratch: Path) ->
     releasing.build_release(sources / retrieving.RELEASE, spec.data, *stages, valid, source, out)
     recommender = open_release(out / releasing.RELEASE, spec.data)
     log = DayTable.open(valid, Files.LOG)
-    test = frozenset(split_days([part.day for part in log.days], spec.data.split).test)
+    test = frozenset(split_days(log.rows_by_day, spec.data).test)
     logged_requests = read_requests(recommender, spec.data, log, test, spec.runtime.seed)
     began = time.process_time()
     simulated_requests = simulate_requests(recommender, logged_requests.requests, requests, spec.runtime.seed)

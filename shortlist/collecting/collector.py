@@ -28,12 +28,12 @@ from shortlist.collecting.live_labels import (
 from shortlist.collecting.live_log import AnswerTimes, MatureAnswers, covered_records, mature_answers
 from shortlist.collecting.live_rows import LiveRows, span_of_times
 from shortlist.contracts import Columns, DataError, ShortlistError
-from shortlist.data.base_rows import as_of_answer, clock_failures
+from shortlist.data.base_rows import as_of_answer, clock_failures, flag_old_rows
 from shortlist.data.collected import REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog
 from shortlist.data.rules.failures import flag_failed_rows
 from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
 from shortlist.features.values.hashing import codes_of
-from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import REPLAYED_ID, item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.log.stored_logs import serving_log_paths
 from shortlist.spec.data import Data
@@ -58,6 +58,10 @@ class CollectorRun:
     """The published batches."""
     waiting: int = 0
     """Number of logged answers whose outcomes are not due yet, or that wait until a file can be read."""
+    old_rows: int = 0
+    """Number of rows in the batches that are older than `data.live.max_age`, as those of a replay of the log are."""
+    max_age: str | None = None
+    """`data.live.max_age`."""
     problems: list[str] = field(default_factory=list)
     """Reasons for which answers wait: files that cannot be read, or outcomes that are missing."""
 
@@ -70,6 +74,12 @@ class CollectorRun:
     def lines(self) -> tuple[str, ...]:
         """Sentences for the console."""
         sentences = [describe_batch(batch) for batch in self.batches] or ["No row is new."]
+        if self.old_rows:
+            sentences.append(
+                f"{self.old_rows:,} quarantined row(s) are older than their answers by more than {self.max_age}"
+                " (data.live.max_age): a replay of the log sends the log's own times. Such rows train nothing (rule"
+                " client_clock); data.live.max_age: null accepts those that are later than the log."
+            )
         if self.waiting:
             sentences.append(f"{self.waiting:,} answer(s) wait: their outcomes are not due yet.")
         return (*sentences, *self.problems)
@@ -124,7 +134,7 @@ class Collector:
         self._predictions.commit()
         self._outcomes.commit()
         now = now or datetime.now(UTC)
-        collector_run, failures = CollectorRun(), 0
+        collector_run, failures = CollectorRun(max_age=self._data.live.max_age), 0
         unreadable_times: dict[str, AnswerTimes] = {}
         while failures < _MAX_FAILURES:
             published = self._log.batches()
@@ -136,7 +146,7 @@ class Collector:
                 return collector_run
             with TemporaryDirectory(prefix="shortlist-collect-") as scratch:
                 try:
-                    batch = self._make_batch(mature, published, Path(scratch), now, unreadable_times)
+                    batch, old_rows = self._make_batch(mature, published, Path(scratch), now, unreadable_times)
                 except UnreadableOutcomesError:  # other answers go on
                     unreadable_times |= unreadable_answers(self._outcomes, self._data)
                     failures += 1
@@ -147,6 +157,7 @@ class Collector:
                     return collector_run
                 if self._log.publish(batch, Path(scratch)):
                     collector_run.batches.append(batch)
+                    collector_run.old_rows += old_rows
                     self._log.keep_read_files(mature.collected_files)
                 else:  # another collector was first: look for the remaining records again
                     failures += 1
@@ -166,7 +177,8 @@ class Collector:
     def _make_batch(
         self, mature: MatureAnswers, published: Sequence[CollectedBatch], out: Path, now: datetime,
         passed_over: Collection[str],
-    ) -> CollectedBatch:  # fmt: skip
+    ) -> tuple[CollectedBatch, int]:  # fmt: skip
+        """Write the files of the next batch; return it, and its number of rows that are too old."""
         requests, repeated_count = self._requests(mature, published)
         live_rows, labels, all_rows = LiveRows(self._data, self._serving), None, pl.DataFrame()
         if requests.height:
@@ -180,7 +192,7 @@ class Collector:
         number = len(published) + 1
         first, last = span_of_times(valid_rows[Columns.TIME]) if valid_rows.height else (None, None)
         answered_from, answered_to = span_of_times(requests["time"])
-        return CollectedBatch(
+        batch = CollectedBatch(
             number=number, spec=self._name, made=now, folder=self._log.files_key(number, secrets.token_hex(6)),
             digest=sha256(out / ROWS), spans=tuple(mature.spans), answered_from=answered_from, answered_to=answered_to,
             first=first, last=last,
@@ -194,12 +206,14 @@ class Collector:
                 repeated_outcomes=labels.repeated if labels else 0, foreign_outcomes=labels.foreign if labels else 0,
             ),
         )  # fmt: skip
+        return batch, int(flag_old_rows(all_rows, self._data).sum())
 
     def _requests(self, mature: MatureAnswers, published: Sequence[CollectedBatch]) -> tuple[pl.DataFrame, int]:
         """Return users' answered requests with rows, each once, and the number of repeated answers."""
         answers = select_answered(pl.concat(mature.frames))
-        if self._replayed:
-            # A rollout without users replays rows of the log repeatedly; no user saw these answers.
+        # A rollout without users replays rows of the log repeatedly, also before and after its route; no user saw them.
+        answers = answers.filter(~pl.col("request_id").str.starts_with(REPLAYED_ID))
+        if self._replayed:  # earlier versions did not mark them
             answers = answers.filter(pl.col("rollout").is_null())
         answers = answers.filter(pl.col("rows") > 0).sort("time", maintain_order=True)
         answers = answers.with_columns(_request_fingerprints(answers).reinterpret(signed=False).alias(REQUEST))

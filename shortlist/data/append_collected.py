@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,8 @@ class LogCounts:
     """All of them, with those in quarantine."""
     by_rule: Counter[str] = field(default_factory=Counter)
     """Quarantined rows by the rule that they broke."""
+    batches_by_day: dict[date, list[int]] = field(default_factory=dict)
+    """Numbers of the batches of live traffic with rows of a day."""
 
 
 class CollectedAppender:
@@ -73,14 +76,17 @@ class CollectedAppender:
         self._scratch.mkdir()  # also where there is no row yet
         counts, file_rules = LogCounts(), Counter(self._rejected.by_rule)
         by_day = DayTableWriter(self._scratch, _INDEX, self._chunk_rows)
-        for batch_rows, lost_rows in collected.iter_frames():
+        for number, batch_rows, lost_rows in collected.iter_frames():
             self._rejected.append(lost_rows)
             counts.rows += lost_rows.height
             if not batch_rows.height:
                 continue
             rows = self._drop_before_since(as_of_answer(batch_rows, self._data))
             counts.rows += rows.height
-            by_day.append(self._judge(rows))
+            accepted_rows = self._judge(rows)
+            by_day.append(accepted_rows)
+            for day in accepted_rows[Columns.DAY].unique():
+                counts.batches_by_day.setdefault(day, []).append(number)
         table = by_day.close()
         for part in table.days:
             for rows in self._within_shares(table, part):

@@ -90,9 +90,13 @@ def clock_failures(rows: pl.DataFrame, data: Data) -> list[RowFailure]:
     times, answered = rows[Columns.TIME], rows[ANSWERED]
     expected = f"a time at most {skew} after the answer (live.max_clock_skew)"
     failures = find_failures(CLIENT_CLOCK, times > answered + parse_duration(skew), Columns.TIME, times, expected)
-    if max_age is not None and not isinstance(data.source, GeneratedSource):
-        expected = f"a time at most {max_age} before the answer (live.max_age)"
-        failures += find_failures(
-            CLIENT_CLOCK, times < answered - parse_duration(max_age), Columns.TIME, times, expected
-        )
-    return failures
+    expected = f"a time at most {max_age} before the answer (live.max_age); a replay of the log sends the log's times"
+    return failures + find_failures(CLIENT_CLOCK, flag_old_rows(rows, data), Columns.TIME, times, expected)
+
+
+def flag_old_rows(rows: pl.DataFrame, declaration: Data) -> pl.Series:
+    """Return whether rows are too long before their answer, as those of a replay of the log; see `clock_failures`."""
+    max_age = declaration.live.max_age
+    if ANSWERED not in rows.columns or max_age is None or isinstance(declaration.source, GeneratedSource):
+        return pl.repeat(False, rows.height, dtype=pl.Boolean(), eager=True)
+    return (rows[Columns.TIME] < rows[ANSWERED] - parse_duration(max_age)).fill_null(False)

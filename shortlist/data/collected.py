@@ -291,17 +291,18 @@ class CollectedRows(BaseModel):
         """Whether a batch is among those that are read."""
         return number <= self.batches and number not in self.withdrawn
 
-    def iter_frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        """Yield the rows of the batches in order, each with the quarantined rows of a batch of an earlier version.
+    def iter_frames(self) -> Iterator[tuple[int, pl.DataFrame, pl.DataFrame]]:
+        """Yield number and rows of the batches in order, with the quarantined rows of a batch of an earlier version.
 
         Raises:
             DataError: A batch is missing or changed.
         """
         log = CollectedLog.open(self.stores, self.spec)
         read_batches = tuple(batch for batch in log.batches(self.batches) if self.holds(batch.number))
-        for _, files in log.fetch_batches(read_batches):
+        for batch, files in log.fetch_batches(read_batches):
             quarantine_path = files / _QUARANTINE
             yield (
+                batch.number,
                 pl.read_parquet(files / ROWS),
                 pl.read_parquet(quarantine_path)
                 if quarantine_path.exists()

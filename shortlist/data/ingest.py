@@ -67,8 +67,9 @@ def ingest(
 
     Returns:
         The raw table (index `RAW_INDEX`). Its notes: raw_rows (including rejected ones) and by_rule (of the rejected
-        rows) of the files; rejected_rows of all; collected: raw_rows and by_rule of the rows of live traffic; side:
-        raw_rows and rejected_rows of each side table; with `max_rows` also whole: whether the log has no more rows.
+        rows) of the files; rejected_rows of all; collected: raw_rows and by_rule of the rows of live traffic, the spec
+        whose batches they are of, and the numbers of the batches by day; side: raw_rows and rejected_rows of each side
+        table; with `max_rows` also whole: whether the log has no more rows.
 
     Raises:
         DataError: The files are missing, unreadable, or not as declared in the spec; or a batch of collected rows is.
@@ -93,7 +94,12 @@ def ingest(
             "side": side_counts,
         }
         if collected:
-            notes[COLLECTED] = {"raw_rows": live_counts.rows, "by_rule": dict(sorted(live_counts.by_rule.items()))}
+            notes[COLLECTED] = {
+                "raw_rows": live_counts.rows,
+                "by_rule": dict(sorted(live_counts.by_rule.items())),
+                "spec": collected.spec,
+                "batches_by_day": {day.isoformat(): batches for day, batches in live_counts.batches_by_day.items()},
+            }
         if ingested.lacking:
             notes[LACKING] = {column: len(names) for column, names in sorted(ingested.lacking.items())}
         writer.close(notes if max_rows is None else {**notes, "whole": ingested.is_complete})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -13,6 +13,7 @@ from shortlist.data.reading.sources import has_known_format, log_files, side_fil
 from shortlist.data.rules.day_rules import unusual_volumes
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.spec.data import Data, FileSource, LogFiles, Rules
+from shortlist.spec.split import fewest_rows_of_day, split_days
 from shortlist.system.progress import emit
 
 LACKING: Final = "lacking_files"
@@ -87,6 +88,42 @@ def allowed_leak_notices(column_aucs: Mapping[str, float], rules: Rules) -> Iter
                 f"The log: column '{name}' alone orders the labels with an AUC of {column_aucs[name]:.4f}, and"
                 " data.rules.allow_leak lets models read it. If it is not known when an item is shown, every measured"
                 " quality is too good."
+            )
+
+
+def short_part_notices(
+    rows_by_day: Mapping[date, int], declaration: Data, collected: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield a sentence for each validation or test day with too few rows to be one alone: what it is joined with.
+
+    Args:
+        rows_by_day: Valid rows of every day of the log.
+        declaration: The log's declaration.
+        collected: The raw log's note on the rows of live traffic; empty without any.
+    """
+    try:
+        split = split_days(rows_by_day, declaration)
+    except DataError:  # too few days, where the rule that refuses them is off
+        return
+    least_rows = fewest_rows_of_day(rows_by_day.values(), declaration.rules)
+    for part, days in (("validation", split.validation), ("test", split.test)):
+        for day in days:
+            rows, batches = rows_by_day[day], collected.get("batches_by_day", {}).get(day.isoformat(), [])
+            if rows >= least_rows:
+                continue
+            names = ", ".join(str(number) for number in batches)
+            origin = f", of live traffic (batch {names} of the collected rows)" if batches else ""
+            advice = (
+                f" .venv/bin/shortlist collect {collected['spec']} --withdraw {batches[-1]} leaves a batch out of later"
+                " runs for good."
+                if batches
+                else ""
+            )
+            yield (
+                f"The {part} days: {day} has {rows:,} row(s){origin}, fewer than {declaration.rules.min_volume_ratio:g}"
+                f" (data.rules.min_volume_ratio) of the {median(rows_by_day.values()):,.0f} of a usual day. Few"
+                f" rows say little by themselves: {part} is on {', '.join(map(str, days))},"
+                f" {sum(rows_by_day[other] for other in days):,} rows.{advice}"
             )
 
 

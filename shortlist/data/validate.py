@@ -16,7 +16,13 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.ingest import COLLECTED, RAW_INDEX, REJECTED
-from shortlist.data.log_notices import age_notices, allowed_leak_notices, emit_notices, short_day_notices
+from shortlist.data.log_notices import (
+    age_notices,
+    allowed_leak_notices,
+    emit_notices,
+    short_day_notices,
+    short_part_notices,
+)
 from shortlist.data.rules.failures import flag_failed_rows, split_failures
 from shortlist.data.rules.leakage import column_aucs
 from shortlist.data.rules.log_facts import LogFacts
@@ -99,6 +105,7 @@ def validate(
             raise LogRefusedError(message, [problem.sentence for problem in refusals])
         leaks = allowed_leak_notices(facts.column_aucs, data.rules)
         warnings = [*(problem.warning for problem in problems), *live_problems, *leaks]
+        warnings += short_part_notices(facts.profile.rows_by_day, data, source.notes.get(COLLECTED, {}))
         notes = _build_notes(facts, source) | {"collected_rows": live.profile.rows, "warnings": warnings}
         writer.close(notes | {"rules_off": list(data.rules.off)})
     emit_notices((*warnings, *short_day_notices(file_facts, data), *age_notices(facts.profile.newest, data, now)))

@@ -61,6 +61,11 @@ class DayTable(BaseModel):
         return {part.day: part for part in self.days}
 
     @property
+    def rows_by_day(self) -> dict[date, int]:
+        """Rows of the days, in time order."""
+        return {part.day: part.rows for part in self.days}
+
+    @property
     def positives(self) -> int:
         """Rows with label 1, of all days."""
         return sum(part.positives for part in self.days)

@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gates.slates import SLATES
-from shortlist.features.declared.split import split_days
 from shortlist.features.fits.fit import fit
 from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.features.rows.table import build_table
@@ -18,6 +17,7 @@ from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.split import split_days
 from shortlist.storage.artefacts import read_json
 from shortlist.storage.tables import DayTable
 from shortlist.training.earlier_log import LogSource, is_read_differently, lenient_declaration, read_log_of
@@ -44,7 +44,7 @@ def score_model(
         if declared_then or features != declared.features or kept_columns[0] != kept_columns[1]:
             fitted_for_champion = Path(scratch) / "fitted"
             fit(data, features, gates, runtime, log, fitted_for_champion, learning=False)
-        days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], data.split)
+        days = split_days(DayTable.open(log, Files.LOG).rows_by_day, data)
         table = build_table(
             data, features, gates, runtime, log, fitted_for_champion, Path(scratch) / "table",
             preprocessing=preprocessing, only_days=frozenset((*days.validation, *days.test)),

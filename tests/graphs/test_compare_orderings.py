@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from shortlist.cli.commands import app
 from shortlist.cli.compare_orderings import declared_orderings, read_lines, run_folders, scoring_model
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.declared.split import split_days
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
+from shortlist.spec.split import split_days
 from shortlist.storage.tables import DayTable
 from shortlist.training.tuning.ordered_model import RunFolders
 from shortlist.training.tuning.orderings import DeclaredOrdering, compare_orderings
@@ -50,7 +50,7 @@ def without_test_days(folders: RunFolders, spec: Spec, folder: Path) -> RunFolde
     """The same log, the files of whose test days are gone."""
     shutil.copytree(folders.log, folder)
     log = DayTable.open(folder, Files.LOG)
-    test = split_days([part.day for part in log.days], spec.data.split).test
+    test = split_days(log.rows_by_day, spec.data).test
     for path in log.paths(frozenset(test)):
         path.unlink()
     return folders._replace(log=folder)
@@ -63,7 +63,7 @@ def test_formulas_are_compared_without_a_row_of_a_test_day(declared: Spec, finis
         declared, "xgboost", declare(declared, [UNPOPULAR, "score"]), folders, tmp_path / "scratch"
     )
     log = DayTable.open(folders.log, Files.LOG)
-    split = split_days([part.day for part in log.days], declared.data.split)
+    split = split_days(log.rows_by_day, declared.data)
     assert comparison.days == tuple(day.isoformat() for day in split.validation)
     popular, unpopular, _ = comparison.orderings
     # What is popular is shown and taken: the order of the ranks, and not the declared exploration, is what is measured.

@@ -67,6 +67,11 @@ class LogProfile:
             self.covered[table] += int(self._side_keys[table].contains(row_hashes(rows.select(key))).sum())
         self.sample.add(rows)
 
+    @property
+    def rows_by_day(self) -> dict[date, int]:
+        """Rows of every day."""
+        return {day: profile.rows for day, profile in self.days.items()}
+
     def empty_copy(self) -> LogProfile:
         """Return an empty profile of the same log."""
         return LogProfile(self._data, self._side_keys)

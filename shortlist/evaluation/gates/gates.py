@@ -151,7 +151,8 @@ def skew_gate(skew: SkewMeasures | None, test_rows: int, limits: Gates) -> GateR
     if skew.rows_checked < required_rows:
         failures.append(
             f"only {format_count(skew.rows_checked)} rows were compared with Feast, wanted"
-            f" {format_count(required_rows)}"
+            f" {format_count(required_rows)} (gates.skew_rows, or all test rows where they are fewer); the days of the"
+            " log hold too few rows for a comparison. Give more rows, or a lower gates.skew_rows"
         )
     if skew.columns and skew.keys_checked == 0:
         failures.append("none of those rows has a key that Feast knows, so no value was compared")

@@ -8,8 +8,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
-from shortlist.features.declared.split import SplitDays
 from shortlist.features.values.columns import DeclaredColumns
+from shortlist.spec.split import SplitDays
 from shortlist.storage.tables import DayTable
 
 LEARNT: Final = "learnt"

@@ -13,7 +13,6 @@ from shortlist.contracts import Files
 from shortlist.features.counts.moments import NumberMoments, sum_moments
 from shortlist.features.counts.statistics import check_sum_range
 from shortlist.features.declared.plan import Plan, plan
-from shortlist.features.declared.split import split_days
 from shortlist.features.fits.counting import DayRecord
 from shortlist.features.fits.fitting import Fitting
 from shortlist.features.fits.previous_fit import DayRange, PreviousFit
@@ -25,6 +24,7 @@ from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.split import split_days
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.objects import local_copy
 from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable
@@ -67,7 +67,8 @@ def fit(  # noqa: PLR0913 - the sections and folders of one step
     planned = plan(data, features, gates)
     table = DayTable.open(log, Files.LOG)
     previous_fit = PreviousFit.load(previous, planned, table, corrected)
-    split_days([*previous_fit.records, *table.by_day], data.split)  # too few days are reported before any is counted
+    counted_rows = {day: record.rows for day, record in previous_fit.records.items()}
+    split_days(counted_rows | table.rows_by_day, data)  # too few days are reported before any is counted
     with atomic_folder(out) as staging, runtime.features.open() as partitions:
         fitting = Fitting(planned, runtime, table, staging, partitions)
         sizes = fitting.write_side_tables(planned.static_views)
@@ -109,7 +110,7 @@ def _save_fit(
         DataError: Too few days, or a sum too large, or vectors of two widths.
     """
     planned, days = fitting.plan, list(records)
-    split = split_days(days, declared.data.split)
+    split = split_days({day: record.rows for day, record in records.items()}, declared.data)
     check_sum_range(_total_sizes(records.values()), planned.declared)
     fitting.write_vocabularies(split.fitted_on, previous)
     if learning:

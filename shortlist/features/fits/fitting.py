@@ -15,7 +15,6 @@ from shortlist.features.counts.keyed import KeyedView
 from shortlist.features.counts.vocabulary import VocabularyLimits, build_vocabulary, write_vocabulary
 from shortlist.features.declared.feature_interfaces import TrainedFeature
 from shortlist.features.declared.plan import Plan, PlannedView
-from shortlist.features.declared.split import SplitDays
 from shortlist.features.declared.static_view_plan import StaticView
 from shortlist.features.declared.training_log import LEARNT, TrainingLog
 from shortlist.features.fits.counted_days import STATISTICS
@@ -31,6 +30,7 @@ from shortlist.features.stored_views.views import ViewSize, ViewWriter, day_file
 from shortlist.features.values.parallel_map import parallel_map, workers
 from shortlist.features.values.ranges import write_frames
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.split import SplitDays
 from shortlist.storage.artefacts import write_json
 from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import DayTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +171,18 @@ class _ComparedRows:
 
 
 def _sample(transformer: Transformer, log: DayTable, table: Path | None, rows: int, seed: int) -> _ComparedRows:
-    """Return rows spread evenly over all days, compared with the table."""
-    per_day = math.ceil(rows / len(log.days))
-    parts = [_compare_day(transformer, log, table, part, per_day, seed) for part in log.days]
+    """Return rows spread evenly over all days, compared with the table; days with more rows make up for short ones."""
+    per_day, missing_rows, compared_by_day = math.ceil(rows / len(log.days)), rows, dict[date, _ComparedRows]()
+    for number, part in enumerate(sorted(log.days, key=lambda part: part.rows)):
+        wanted_rows = max(per_day, math.ceil(missing_rows / (len(log.days) - number)))
+        compared_by_day[part.day] = _compare_day(transformer, log, table, part, wanted_rows, seed)
+        missing_rows -= compared_by_day[part.day].log.height
+    compared_days = [compared_by_day[part.day] for part in log.days]
     differing: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.differing.items():
+    for compared in compared_days:
+        for name, count in compared.differing.items():
             differing[name] = differing.get(name, 0) + count
-    return _ComparedRows(pl.concat([part.log for part in parts]), differing)
+    return _ComparedRows(pl.concat([compared.log for compared in compared_days]), differing)
 
 
 def _compare_day(

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from shortlist.contracts import DataError, Files
 from shortlist.features.counts.tiles import Tiles
 from shortlist.features.declared.plan import Plan, plan
-from shortlist.features.declared.split import split_days
 from shortlist.features.rows.partitioned_table import TableJob, write_partitioned_table
 from shortlist.features.rows.table_rows import Labels, needs_whole_days, read_parts, table_rows
 from shortlist.features.rows.transform import Transformer
@@ -24,6 +23,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.split import split_days
 from shortlist.storage.artefacts import atomic_folder, read_json
 from shortlist.storage.tables import DayPart, DayTable, DayTableWriter
 from shortlist.system.prefetch import parallel_map, prefetch
@@ -63,7 +63,7 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     planned = transformer.plan
     table = DayTable.open(log, Files.LOG)
     _check_fit(planned, transformer.tiles, plan(data, features, gates), fitted, table)
-    split = split_days([part.day for part in table.days], data.split)
+    split = split_days(table.rows_by_day, data)
     parts = table.days if only_days is None else [table.by_day[day] for day in sorted(only_days)]
     notes = {"columns": transformer.columns(), "split": split.notes()}
     with atomic_folder(out) as staging, runtime.features.open() as partitions:

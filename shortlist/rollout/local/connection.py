@@ -15,6 +15,7 @@ from shortlist.rollout.local.fleet import LocalFleet
 from shortlist.rollout.local.observer import LocalObserver
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.record import RolloutRecord
+from shortlist.serving.log.logs import REPLAYED_ID
 from shortlist.serving.traffic.background import replay_folder, run_replay
 from shortlist.serving.traffic.replay import ReplaySettings
 from shortlist.spec.serving import ReplayTraffic
@@ -64,7 +65,7 @@ class StackConnection(FleetConnection):
         if not isinstance(traffic, ReplayTraffic) or self.stack.record.route is None:
             yield
             return
-        with run_replay(self.replay_settings(traffic)):
+        with run_replay(self.replay_settings(traffic).model_copy(update={"id_prefix": REPLAYED_ID})):
             yield
 
     def replay_settings(self, traffic: ReplayTraffic | None = None) -> ReplaySettings:

@@ -10,6 +10,8 @@ import pyarrow as pa
 from shortlist.contracts import Columns, score_column
 from shortlist.spec.data import Column, Data
 
+REPLAYED_ID: Final = "rollout-replay-"
+"""Start of the ids of requests that a rollout plays from the log; no user sent them."""
 _ANSWERS: Final = {
     "time": pa.timestamp("us", "UTC"),  # of the answer
     "request_id": pa.string(),  # of the x-request-id header, or given by the server

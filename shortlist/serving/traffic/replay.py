@@ -61,6 +61,8 @@ class ReplaySettings(BaseModel):
     """Most rows of a request."""
     seed: int = Field(default=17, ge=0)
     """Seed of the arrivals."""
+    id_prefix: str = ""
+    """Start of the requests' ids."""
     seconds: float | None = Field(default=None, gt=0)
     """Duration of the replay; None to run until it is stopped, or for `rounds`."""
     rounds: int | None = Field(default=None, ge=1)
@@ -96,7 +98,7 @@ class _Replay:
         traffic = settings.traffic
         self._settings, self._stop = settings, stop
         self._sessions = Sessions(settings.data, settings.log, traffic.days, settings.rows)
-        self._name = uuid.uuid4().hex[:10]
+        self._name = f"{settings.id_prefix}{uuid.uuid4().hex[:10]}"
         self._pending_sessions: dict[str, Session] = {}
         self._rounds = 0
 

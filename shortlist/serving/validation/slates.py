@@ -30,7 +30,6 @@ from shortlist.evaluation.metrics.list_metrics import Relevant, coverage, list_m
 from shortlist.evaluation.metrics.ranking import NDCG_AT
 from shortlist.evaluation.value.evaluation import POPULAR
 from shortlist.evaluation.value.evaluation import SLATES as VALUED_SLATES
-from shortlist.features.declared.split import split_days
 from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.export.onnx_session import open_scorer
@@ -51,6 +50,7 @@ from shortlist.slates.retrieval.evaluate import item_popularity, read_test_users
 from shortlist.slates.simulation import simulate_requests
 from shortlist.slates.slate_check import check_slate
 from shortlist.spec.data import Data
+from shortlist.spec.split import split_days
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
@@ -109,7 +109,7 @@ def evaluate_slates_of_model(
         return 0
     stages = open_release(release, data)
     log = DayTable.open(valid_log, Files.LOG)
-    test = frozenset(split_days([part.day for part in log.days], data.split).test)
+    test = frozenset(split_days(log.rows_by_day, data).test)
     test_requests = read_requests(stages, data, log, test, seed)
     candidates = stages.find_all(test_requests.requests)
     views = ViewIndex.read(fitted / "views")

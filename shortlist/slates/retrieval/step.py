@@ -7,11 +7,11 @@ from typing import Final
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gates.retrieval import EVALUATION
-from shortlist.features.declared.split import split_days
 from shortlist.slates.retrieval.evaluate import evaluate_retrieval
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import Retrieval
+from shortlist.spec.split import split_days
 from shortlist.storage.tables import DayTable
 
 RELEASE: Final = "release"
@@ -34,7 +34,7 @@ def build_retrieval(section: Retrieval, data: Data, valid_log: Path, out: Path, 
         DataError: The log has too few days or items, or a source has nothing to learn from.
     """
     log = DayTable.open(valid_log, Files.LOG)
-    split = split_days([part.day for part in log.days], data.split)
+    split = split_days(log.rows_by_day, data)
     days = frozenset((*split.fitted_on, *split.validation))
     out.mkdir(parents=True, exist_ok=True)
     fit_retrieval(section, data, log, days, out / RELEASE, seed)

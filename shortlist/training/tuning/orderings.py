@@ -20,7 +20,6 @@ from shortlist.evaluation.value.estimate import (
 )
 from shortlist.evaluation.value.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from shortlist.evaluation.value.evaluation import BEST_POSSIBLE
-from shortlist.features.declared.split import split_days
 from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.validation.slate_value import collect_list_evidence, true_values
 from shortlist.serving.validation.slates import ItemScores, PairScorer, TestRequests, read_requests, slate_rows
@@ -33,6 +32,7 @@ from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.spec import Spec
+from shortlist.spec.split import split_days
 from shortlist.training.tuning.ordered_model import RunFolders, train_ordered_model
 
 _SOURCES: Final = "sources"
@@ -101,7 +101,7 @@ def compare_orderings(
     for ordering in declared.values():
         check_slates(spec.data, spec.retrieval, spec.filters or Filters(), ordering)
     log = run.open_log()
-    split = split_days([part.day for part in log.days], spec.data.split)
+    split = split_days(log.rows_by_day, spec.data)
     days = frozenset(split.validation)
     seed = spec.runtime.seed
     tell(f"fitting {len(spec.retrieval.sources)} sources on the days before {min(days)}")

@@ -9,6 +9,7 @@ import pytest
 
 from shortlist.rollout.page import PAGE
 from shortlist.rollout.states.phases import Phase
+from shortlist.serving.log.logs import REPLAYED_ID
 
 
 def test_the_first_model_serves_everybody_once_its_servers_are_load_tested(stack_up: Any) -> None:
@@ -44,6 +45,7 @@ def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_writte
     # The client's own books say the same as Envoy's and as the prediction log.
     (replayed,) = live.story.replays
     assert (replayed["status"] == 200).all()
+    assert replayed["id"].str.starts_with(REPLAYED_ID).all()  # which no collector reads
     logged = live.predictions("request_id", "rollout", "user", "step", "track").filter(
         pl.col("request_id").is_in(replayed["id"].implode())
     )

@@ -13,7 +13,7 @@ from served_shop import DECLARED, NOON, Shop, minutes
 from shortlist.contracts import Columns, DataError, ShortlistError
 from shortlist.data.collected import CollectedRows
 from shortlist.data.rules.contributions import AMOUNT, BY_REQUEST, BY_SENDER, BY_USER, ROW_ID, find_excesses
-from shortlist.serving.log.logs import ANSWER_SCHEMA, prediction_schema
+from shortlist.serving.log.logs import ANSWER_SCHEMA, REPLAYED_ID, prediction_schema
 from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.log.table_committer import TableCommitter
 from shortlist.spec.data import Data
@@ -121,6 +121,24 @@ def test_replays_of_a_rollout_are_not_collected_and_users_are(shop: Shop) -> Non
     shop.answer({"request_id": "c", "rollout": "r2", "track": "canary"})
     assert shop.collect().rows == 2
     assert set(shop.rows()[Columns.SERVED_TRACK]) == {"stable", "canary"}
+
+
+def test_replays_of_a_rollout_are_not_collected_before_and_after_its_route(shop: Shop) -> None:
+    shop.answer({"request_id": f"{REPLAYED_ID}0a1b-1-0"}, {"request_id": "b"})
+    shop.outcome({"request_id": "b", "row": 0})
+    assert shop.collect().batches[0].counts.requests == 1
+
+
+def test_the_rows_of_a_replay_are_named_as_such(shop: Shop) -> None:
+    old = [NOON - timedelta(days=2)]
+    shop.answer({"request_id": "a", Columns.TIME: old}, {"request_id": "b"})
+    shop.outcome({"request_id": "b", "row": 0})
+    run = shop.collect()
+    assert run.old_rows == 2 and run.lines[1] == (
+        "2 quarantined row(s) are older than their answers by more than 1d (data.live.max_age): a replay of the log"
+        " sends the log's own times. Such rows train nothing (rule client_clock); data.live.max_age: null accepts those"
+        " that are later than the log."
+    )
 
 
 def test_sampled_answers_have_an_impression_weight(shop: Shop) -> None:
@@ -348,7 +366,7 @@ def test_collected_rows_name_their_contributor(shop: Shop) -> None:
     shop.collect()
     reference = CollectedRows.parse(CollectedRows.describe_newest(shop.data, shop.stores, "shop"))
     assert reference is not None
-    ((rows, _),) = reference.iter_frames()
+    ((_, rows, _),) = reference.iter_frames()
     rows = rows.sort(Columns.SOURCE_LINE)
     assert rows[BY_SENDER].to_list() == [None, None, "192.0.2.7", "192.0.2.7", "", ""]
     assert rows[BY_USER].unique().to_list() == ["1"]
@@ -367,7 +385,7 @@ def test_ten_thousand_addresses_of_one_network_have_the_share_of_one_address(sho
     shop.collect()
     reference = CollectedRows.parse(CollectedRows.describe_newest(shop.data, shop.stores, "shop"))
     assert reference is not None
-    rows = pl.concat([rows for rows, _ in reference.iter_frames()])
+    rows = pl.concat([rows for _, rows, _ in reference.iter_frames()])
     rows = rows.with_columns(pl.col(Columns.IMPRESSION).alias(ROW_ID), pl.lit(1).alias(AMOUNT))
     kept = rows.filter(find_excesses(rows, 0.01).is_null())[BY_SENDER].value_counts(sort=True).rows()
     assert dict(kept[:2]) == {"192.0.2.7": 20, "2001:db8::/48": 20}  # ten times the median contribution
@@ -384,8 +402,8 @@ def test_a_withdrawn_batch_is_left_out_and_its_answers_are_not_recollected(shop:
         assert shop.log.withdraw(1, NOON).number == 1
     reference = CollectedRows.parse(CollectedRows.describe_newest(shop.data, shop.stores, "shop"))
     assert reference is not None and before is not None
-    assert ([rows.height for rows, _ in reference.iter_frames()], reference.withdrawn) == ([2], (1,))
-    assert [rows.height for rows, _ in before.iter_frames()] == [2, 2]  # of a training that began before
+    assert ([rows.height for _, rows, _ in reference.iter_frames()], reference.withdrawn) == ([2], (1,))
+    assert [rows.height for _, rows, _ in before.iter_frames()] == [2, 2]  # of a training that began before
     assert (reference.holds(1), before.holds(1)) == (False, True)
     assert shop.collect().batches == []
     for number in (0, 3):

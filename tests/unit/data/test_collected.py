@@ -225,7 +225,8 @@ def test_a_row_long_before_its_answer_is_quarantined_without_a_new_day(log: Path
     assert [part.rows for part in table.days] == [6, 1, 1]  # of 1, 2 and 3 January, as without these rows
     assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"client_clock": 2})
     assert all(
-        detail.endswith("a time at most 1d before the answer (live.max_age)") for detail in quarantine[Columns.DETAIL]
+        detail.endswith("a time at most 1d before the answer (live.max_age); a replay of the log sends the log's times")
+        for detail in quarantine[Columns.DETAIL]
     )
     longer: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_age": None}}
     table, quarantine = ingest_and_validate(declare(**longer), log, collected)
@@ -319,3 +320,19 @@ def test_the_served_version_and_track_are_refused_as_features(name: str, declare
     feature: Any = CountFeature.model_validate({"kind": "count", "key": name, "name": "n"})
     with pytest.raises(ValueError, match=f"'{name}' tells who served a row"):
         feature.check(declare(**LIVE))
+
+
+def test_a_newest_day_of_a_few_collected_rows_is_named_with_its_batch(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    publish(stores, *(NOON + timedelta(days=day, minutes=n) for day in (1, 2) for n in range(6)))
+    collected = publish(stores, NOON + timedelta(days=7))
+    sections = {**LIVE, "rules": {**LENIENT_RULES, "min_volume_ratio": 0.2}}
+    warnings = ingest_and_validate(declare(**sections), log, collected)[0].notes["warnings"]
+    assert warnings[-1] == (
+        "The test days: 2024-01-08 has 1 row(s), of live traffic (batch 2 of the collected rows), fewer than 0.2"
+        " (data.rules.min_volume_ratio) of the 6 of a usual day. Few rows say little by themselves: test is on"
+        " 2024-01-03, 2024-01-08, 7 rows. .venv/bin/shortlist collect shop --withdraw 2 leaves a batch out of"
+        " later runs for good."
+    )
+    without_it = publish(stores, NOON + timedelta(days=7, hours=1), NOON + timedelta(days=7, hours=2))
+    assert "The test days" not in str(ingest_and_validate(declare(**sections), log, without_it)[0].notes["warnings"])

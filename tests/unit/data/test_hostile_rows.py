@@ -194,7 +194,8 @@ def test_the_files_may_end_within_a_day_where_live_traffic_goes_on(train: Train,
     rows.filter(pl.col("time") < LIVE_DAY - timedelta(hours=22)).write_parquet(log / "log.parquet")
     table = train(HONEST)
     assert table.by_day[date(2024, 1, 8)].rows == 100
-    (warning,) = table.notes["warnings"]
+    warning, short_day = table.notes["warnings"]
+    assert short_day.startswith("The validation days: 2024-01-08 has 100 row(s), fewer than 0.2 ")
     assert warning.startswith(
         "Rows of live traffic break rule volume, and stop nothing: volume: 100 rows on 2024-01-08"
     )

@@ -186,7 +186,12 @@ def test_a_rule_may_only_warn_or_be_off(
     (warning, *_) = validate_log(log, rules={**rules, "warn": names}, **sections).notes["warnings"]
     assert re.search(message, warning) and warning.startswith(f"Rule {names[0]} only warns: ")
     notes = validate_log(log, rules={**rules, "off": names}, **sections).notes
-    assert (notes["warnings"], notes["rules_off"]) == ([], names)
+    assert (warnings_of_rules(notes), notes["rules_off"]) == ([], names)
+
+
+def warnings_of_rules(notes: dict[str, Any]) -> list[str]:
+    """Return the warnings without those of days that are too short to be a part of the split alone."""
+    return [warning for warning in notes["warnings"] if not warning.startswith("The validation days: ")]
 
 
 def test_every_rule_that_may_warn_is_a_rule_of_the_log() -> None:

@@ -40,6 +40,18 @@ def test_the_announcement_names_the_views_and_their_moment(published: Any) -> No
     assert read_json(published.folder / "skew" / Files.SKEW)["historical_mismatches"] == 0
 
 
+def test_days_with_more_rows_make_up_for_a_short_day_in_the_comparison(world: Any) -> None:
+    columns = [{"kind": "vocabulary", "each": "city"}]
+    rows_by_day = {0: 40, 1: 40, 2: 1}
+    log = world.log([world.row(day, user_id=n) for day, count in rows_by_day.items() for n in range(count)])
+    fitted, runtime = world.fit(log, columns), Runtime(engine="cpu")
+    features = Features.model_validate({"columns": columns})
+    build_table(world.data, features, None, runtime, log, fitted, world.folder / "table")
+    publish("my-spec", world.folder / "store", runtime, 30, log, fitted, world.folder / "table", world.folder / "skew")
+    # 1 of the newest day, 15 and 14 of the others; and the newest day again.
+    assert read_json(world.folder / "skew" / Files.SKEW)["rows_checked"] == 1 + 15 + 14 + 1
+
+
 def test_a_refresh_during_the_comparison_leaves_it_unmeasured(published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, runtime = published.folder, Runtime(engine="cpu")
     rows = [published.row(day, user_id=1 + number % 3, label=1) for day in range(3) for number in range(6)]

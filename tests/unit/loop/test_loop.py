@@ -91,7 +91,7 @@ def test_rows_that_users_saw_are_collected_like_served_traffic(tmp_path: Path) -
     text = CollectedRows.describe_newest(spec.data, str(tmp_path), spec.name)
     collected = CollectedRows.parse(text)
     assert collected is not None
-    ((rows, lost),) = collected.iter_frames()
+    ((_, rows, lost),) = collected.iter_frames()
     assert (rows.height, lost.height) == (seen.height, 0)
     assert rows[Columns.LABEL].sum() == seen["is_click"].sum()
     assert rows["policy"].unique().to_list() == ["3"] and rows["propensity"].null_count() == rows.height

@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
-from shortlist.serving.log.logs import outcome_schema
+from shortlist.serving.log.logs import REPLAYED_ID, outcome_schema
 from shortlist.serving.traffic.background import run_replay
 from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.replay import (
@@ -149,6 +149,13 @@ def test_the_log_is_replayed_repeatedly_with_new_request_ids(
     assert len({request["id"] for request in server.requests}) == len(server.requests)
     assert {request["user"] for request in server.requests} == {str(user) for user in range(USERS)}
     assert all(request["items"].tolist() == list(range(ITEMS)) for request in server.requests)
+
+
+def test_the_ids_of_a_rollouts_replay_say_what_they_are(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    replay(settings(rounds=1, id_prefix=REPLAYED_ID))
+    assert server.requests and all(request["id"].startswith(REPLAYED_ID) for request in server.requests)
 
 
 def test_every_row_has_the_logs_own_outcome(settings: Callable[..., ReplaySettings], server: Server) -> None:
