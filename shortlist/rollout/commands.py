@@ -202,10 +202,13 @@ class RolloutCommands:
         rollout = self._rollouts.new_id()
         with self._rollouts.temporary_folder() as files:
             deployment = self._context.prepare_blessed(models, candidate, self._context.store, Path(files))
-            notices = self._check_return(deployment, degraded) if returning else ()
+            notices = self._check_return(deployment, degraded) if returning else _describe_unjudged_gates(deployment)
         retirement = "" if former is None else self._retirement_of(former)
         if retirement and not straight:
-            notices = (f"scores, KPI and guards are not compared with those of the stable track: {retirement}",)
+            notices = (
+                *notices,
+                f"scores, KPI and guards are not compared with those of the stable track: {retirement}",
+            )
         state = RolloutState(
             rollout=rollout,
             candidate=candidate,
@@ -272,6 +275,14 @@ class RolloutCommands:
 
     def _drive(self, record: RolloutRecord) -> RolloutRecord:
         return Controller(self._rollouts, self._context, record).run()
+
+
+def _describe_unjudged_gates(deployment: Deployment) -> tuple[str, ...]:
+    """Return a sentence on the gates that are required now and did not judge a version; none where all did."""
+    if not deployment.unjudged_gates:
+        return ()
+    names = ", ".join(f"'{name}'" for name in deployment.unjudged_gates)
+    return (f"version {deployment.version} was blessed before gate {names} was required, which did not judge it",)
 
 
 def describe_older_versions(rollouts: Rollouts, models: Models, serving: int | None) -> str:

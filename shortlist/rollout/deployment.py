@@ -27,6 +27,8 @@ class Deployment(BaseModel):
     """Folder of the sources, filters and ordering; copied when deployed. None: clients bring their candidates."""
     release_digest: str = ""
     """`folder_digest` of that folder when it was verified."""
+    unjudged_gates: tuple[str, ...] = ()
+    """Gates that are required now, and gave no result when the version was blessed."""
 
 
 class Route(BaseModel):

@@ -14,7 +14,7 @@ from shortlist.rollout import unsent_inputs
 from shortlist.rollout.unsent_inputs import describe_unsent_inputs
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
-from shortlist.serving.log.logs import NO_SLATE, logged_inputs, prediction_schema
+from shortlist.serving.log.logs import NO_SLATE, REPLAYED_ID, logged_inputs, prediction_schema
 from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
@@ -54,18 +54,25 @@ def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None 
     return from_values(head(name, datatype, shape or [len(values)]), values)
 
 
-def written_rows(folder: Path, reader: InputReader, data: Data, *requests: list[Tensor]) -> list[dict[str, Any]]:
+def written_rows(
+    folder: Path,
+    reader: InputReader,
+    data: Data,
+    *requests: list[Tensor],
+    track: str | None = None,
+    id_prefix: str = "",
+) -> list[dict[str, Any]]:
     """Write requests as the server does, and read them back."""
     log = LogWriter(stream_folder(folder), prediction_schema(data), PredictionLog(flush_seconds=600), to_arrow_column)
     for number, tensors in enumerate(requests):
         inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
         answer = (
             NOW,
-            str(number),
+            f"{id_prefix}{number}",
             None,
             False,
             None,
-            None,
+            track,
             None,
             None,
             3,
@@ -170,9 +177,16 @@ def test_a_column_of_the_candidate_that_no_request_carries_is_named(
     candidate.declare(["item_id", "page", "price"], ["item_id", "page", "price"])
     candidate.poll()
     stable.poll()
-    assert describe_unsent_inputs(objects, paths, 1, 2, data) == ""  # nothing is logged yet
+    of_load_test = [[tensor("price", "FP64", [1.5, 1.5, 1.5])]] * 120
+    written_rows(paths.predictions, reader, data, *of_load_test)
+    written_rows(paths.predictions, reader, data, *of_load_test, track="canary", id_prefix=REPLAYED_ID)
+    assert describe_unsent_inputs(objects, paths, 1, 2, data) == (
+        "version 2 reads 'page', 'price', which version 1 does not; clients sent 0 requests in the last 1000000 h, too"
+        " few to see whether they send it. Where they do not, its rows are scored without it. Clients may send it from"
+        " now on; version 1 passes it over"
+    )
     sent = [[tensor("page", "BYTES", ["home"])], *[[]] * 119]
-    written_rows(paths.predictions, reader, data, *sent)
+    written_rows(paths.predictions, reader, data, *sent, track="stable", id_prefix="users-")
     assert describe_unsent_inputs(objects, paths, 1, 2, data).startswith(
         "version 2 reads 'price', which none of the newest 120 requests carries"
     )
