@@ -32,7 +32,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes the last one, or any free one.")] = 0,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Serve a spec's champion on this machine: Triton behind Envoy, supervised."""
+    """Serve a spec's champion on this machine, its first blessed version or the one that was promoted last."""
     from shortlist.rollout.terminal import show_progress
 
     deployer = _deployer(spec, runs)
@@ -341,5 +341,8 @@ def _print_status(deployer: LocalDeployer) -> int:
         )
     stack_status = stack.status()
     unfinished = deployer.rollouts.unfinished()
-    Console(highlight=False).print(status_table(stack_status, unfinished, deployer.example(stack)), soft_wrap=True)
+    console = Console(highlight=False)
+    console.print(status_table(stack_status, unfinished, deployer.example(stack)), soft_wrap=True)
+    for sentence in deployer.versions(stack):
+        console.print(sentence, markup=False, soft_wrap=True)
     return 1 if stack_status.problems else 0

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer, OnChange
+from shortlist.rollout.candidates import describe_versions
 from shortlist.rollout.local.connection import StackConnection
 from shortlist.rollout.local.section import StackSection
 from shortlist.rollout.local.stack import Stack
@@ -67,7 +68,8 @@ class LocalDeployer(Deployer):
             champion = registry.version_of("champion")
             state = f"version {champion}, which was retired, and no other" if champion else "no"
             raise ShortlistError(
-                f"spec '{self.name}' has {state} blessed model to serve yet; make run SPEC={self.name}"
+                f"spec '{self.name}' has {state} blessed model to serve yet, one that passed every gate; make run"
+                f" SPEC={self.name}"
             )
         stores, serving = self.context.stores, self.context.serving
         logs = stores.objects if stores.has_remote_log else ""
@@ -106,6 +108,14 @@ class LocalDeployer(Deployer):
         """
         settings = self._stack().replay_settings(traffic.model_copy(update={"days": _ALL_DAYS}))
         return replay(settings.model_copy(update={"log": log, "rounds": 1}))
+
+    def versions(self, stack: Stack) -> list[str]:
+        """Return which version serves and why, and which one waits, in sentences; none where nothing serves."""
+        route, unfinished = stack.record.route, self.rollouts.unfinished()
+        if route is None:
+            return []
+        in_rollout = None if unfinished is None else unfinished.state.candidate
+        return list(describe_versions(self._run.tracker.registry, self.name, route.stable, in_rollout))
 
     def example(self, stack: Stack) -> str:
         """Return example commands for inference, and for a slate if the version recommends; empty without a version."""

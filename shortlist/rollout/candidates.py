@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import verify_blessing
+from shortlist.evaluation.gates.gates import required_gates
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Models
 from shortlist.rollout.rollouts import RolloutError
@@ -34,8 +36,11 @@ def blessed_version(
             f"version {version} of {models.name} is not blessed: it has no {Files.BLESSING} in MLflow."
             " Only a model that passed every gate is rolled out; a training makes and judges a new one."
         )
-    verify_blessing(blessing, deployment.model_folder)
-    return deployment
+    verified = verify_blessing(blessing, deployment.model_folder)
+    assert verified.blessed is not None
+    judged = {gate.name for report in verified.gates if report.model == verified.blessed.model for gate in report.gates}
+    unjudged = tuple(name for name in required_gates() if name not in judged)
+    return deployment.model_copy(update={"unjudged_gates": unjudged})
 
 
 def registered_version(
@@ -66,3 +71,26 @@ def newest_candidate(models: Models, spec: str) -> int:
     if version is None:
         raise RolloutError(f"spec '{spec}' has no candidate yet; make run SPEC={spec}")
     return version
+
+
+def describe_versions(models: Models, spec: str, stable: int, in_rollout: int | None = None) -> Iterator[str]:
+    """Yield which version serves and why, and which blessed version waits for its rollout.
+
+    Args:
+        models: The registry.
+        spec: Name of the spec.
+        stable: The version that serves.
+        in_rollout: The version that is being rolled out, if any.
+    """
+    champion, newest = models.version_of("champion"), models.version_of("candidate")
+    reason = (
+        "it is the champion: the first blessed version, or the one that was promoted last"
+        if champion == stable
+        else f"the fleet kept it; the champion is version {champion}"
+    )
+    yield f"Version {stable} serves: {reason}."
+    if newest is not None and newest not in {stable, in_rollout}:
+        yield (
+            f"Version {newest} is blessed, for it passed every gate, and waits: make deploy-canary SPEC={spec} rolls it"
+            f" out step by step, make promote SPEC={spec} at once."
+        )

@@ -188,9 +188,9 @@ class Display:
             if growth := describe_growth(run):
                 self._console.print(growth, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
-            self._console.print(
-                next_steps(run, self._spec_argument, latest / Files.REPORT, self.notes), markup=False, soft_wrap=True
-            )
+            champion = self.finished.get("roll_out", {}).get("champion")
+            steps = next_steps(run, self._spec_argument, latest / Files.REPORT, self.notes, champion)
+            self._console.print(steps, markup=False, soft_wrap=True)
 
 
 def _format_measures(record: dict[str, Any]) -> str:

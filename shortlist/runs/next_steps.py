@@ -42,7 +42,13 @@ _ADVICE: Final = {
 """Command or page section, and its purpose, by the gate that the best candidate failed."""
 
 
-def next_steps(run: Path, spec_argument: str, page: Path, notes: Sequence[str] = ()) -> str:
+_MORE_ROWS: Final = _CHECK, "count the rows of the days: too few were compared, and none differs"
+"""Advice for gate `skew` where it compared too few rows."""
+
+
+def next_steps(
+    run: Path, spec_argument: str, page: Path, notes: Sequence[str] = (), champion: int | None = None
+) -> str:
     """Return the trained models of a run, their quality against the best baseline, and the commands to run next.
 
     Args:
@@ -50,6 +56,7 @@ def next_steps(run: Path, spec_argument: str, page: Path, notes: Sequence[str] =
         spec_argument: The spec as the user named it, by name or path; empty: the spec's name.
         page: Path of the run's page, relative to the user's folder.
         notes: Sentences of the run's steps, among them that of the rollout.
+        champion: The version that `make serve` serves; None where it is not known.
     """
     summary = json.loads((run / Files.SUMMARY).read_text())
     arguments, best = _run_arguments(run), _best_model(summary, "candidate")
@@ -57,7 +64,7 @@ def next_steps(run: Path, spec_argument: str, page: Path, notes: Sequence[str] =
     lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
     lines += filter(None, (_quality_line(summary, best), _slates_line(summary)))
     spec = spec_argument or summary["spec"]
-    commands = _next_commands(summary, best, spec, arguments, page)
+    commands = _next_commands(summary, best, spec, arguments, page, champion)
     if rollout := _after_rollout(summary, shlex.quote(spec), notes):
         commands[0] = rollout
     width = max((len(command) for command, _ in commands if len(command) <= _WIDEST), default=0)
@@ -173,7 +180,7 @@ def _format_value(line: Mapping[str, Any]) -> str:
 
 
 def _next_commands(
-    summary: Mapping[str, Any], best: str, spec: str, arguments: Mapping[str, Any], page: Path
+    summary: Mapping[str, Any], best: str, spec: str, arguments: Mapping[str, Any], page: Path, champion: int | None
 ) -> list[tuple[str, str]]:
     location = arguments.get("log", {}).get("location")
     spec, data = shlex.quote(spec), shlex.quote(location) if location else ""
@@ -181,11 +188,18 @@ def _next_commands(
     ui = "make ui", "every run, curve and model in MLflow"
     if not summary["blessed"]:
         best = _nearest_candidate(summary, best)
-        failed_gate = next(
-            (gate["name"] for gate in summary["gates"] if gate["model"] == best and not gate["passed"]), ""
+        failed_gate, reason = next(
+            (
+                (gate["name"], gate["reason"])
+                for gate in summary["gates"]
+                if gate["model"] == best and not gate["passed"]
+            ),
+            ("", ""),
         )
         unlisted_gate = ("{page}#gates", "what it measured") if failed_gate else (_CHECK, "list what is wrong")
         command, purpose = _ADVICE.get(failed_gate, unlisted_gate)
+        if failed_gate == "skew" and "rows were compared" in reason and "answers differ" not in reason:
+            command, purpose = _MORE_ROWS
         if retirement := _retirement(summary, best):
             failed_gate = "champion"
             command, purpose = retirement, "compare with the baselines, if the champion is no yardstick any more"
@@ -201,11 +215,16 @@ def _next_commands(
             (run_command, _RUN_PURPOSE),
         ]
     stages = bool(summary.get("stages"))
+    version, waiting = summary["blessed"]["version"], []
     serve = f"make serve SPEC={spec}", f"serve it here; prints a curl that {'recommends' if stages else 'ranks'}"
+    is_behind_champion = champion is not None and str(champion) != str(version)
+    if is_behind_champion and any(model.get("role") == "champion" for model in summary["models"].values()):
+        serve = serve[0], f"serve the champion, version {champion}, here"
+        waiting = [(f"make deploy-canary SPEC={spec}", f"then roll out version {version}, which is blessed and waits")]
     tune = _TUNE.format(spec=spec, model=best), "no candidate beats the best baseline: search for better settings"
     funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
     behind = [*_baseline_as_candidate(summary, arguments, run_command), tune] if _is_behind(summary, best) else []
-    return [serve, *(funnel if stages else []), *behind, ui, (run_command, _RUN_PURPOSE)]
+    return [serve, *waiting, *(funnel if stages else []), *behind, ui, (run_command, _RUN_PURPOSE)]
 
 
 def _after_rollout(summary: Mapping[str, Any], spec: str, notes: Sequence[str]) -> tuple[str, str] | None:

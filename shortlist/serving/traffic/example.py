@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from shortlist.storage.tables import DayTable
 
 _EXAMPLE_ITEMS: Final = 3
 _EXAMPLE_K: Final = 10
+_ITEM_SHARE: Final = 0.9
+"""Share of items with one value from which a column is one of items."""
 _JSON_TYPES: Final = (int, float, str)
 
 
@@ -29,7 +31,8 @@ def example_requests(
     """Return curl commands that rank items of the log for one of its users; without ids, one that lists the inputs.
 
     The requests send what a client has to send: of the user's last row, the columns known before that the version
-    reads. Ids of the impression, the request or the slate are not among them: in serving, every request is one slate.
+    reads, and with each item the columns that it determines. Ids of the impression, the request or the slate are not
+    among them: in serving, every request is one slate.
 
     Args:
         url: URL of the server.
@@ -51,6 +54,8 @@ def example_requests(
     rows = pl.read_parquet(newest, columns=list(columns), hive_partitioning=False)
     last_row = rows.row(-1, named=True)
     user = last_row[data.user]
+    undecided = [name for name in request_columns if name not in (*context, *item_columns)]
+    item_columns = (*item_columns, *_columns_of_items(rows, data.item, undecided))
     item_rows = rows.select(data.item, *item_columns).unique(data.item, keep="last", maintain_order=True)
     items = [_item(data.item, row) for row in item_rows.tail(_EXAMPLE_ITEMS).to_dicts()]
     sent = _values({name: last_row[name] for name in request_columns if name not in item_columns})
@@ -59,6 +64,16 @@ def example_requests(
         shared = {name: value for name, value in sent.items() if name in context}
         commands.append(_curl(url, RECOMMEND, {"user": user, "k": _EXAMPLE_K} | _context(shared)))
     return "\n".join(commands)
+
+
+def _columns_of_items(rows: pl.DataFrame, item: str, names: Sequence[str]) -> list[str]:
+    """Return the columns with one value per item, and several over all items: nearly always, as a price may change."""
+    rows_of_items = rows.filter(pl.len().over(item) > 1)
+    if rows_of_items.is_empty() or not names:
+        return []
+    values = rows_of_items.group_by(item).agg(pl.col(names).drop_nulls().n_unique() <= 1).select(pl.col(names).mean())
+    shares, distinct = values.row(0, named=True), rows.select(pl.col(names).drop_nulls().n_unique()).row(0, named=True)
+    return [name for name in names if shares[name] >= _ITEM_SHARE and distinct[name] > 1]
 
 
 def _item(key: str, row: dict[str, Any]) -> Any:

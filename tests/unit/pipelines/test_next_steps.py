@@ -32,7 +32,7 @@ STAGES = [stage("retrieval", 0.03, "popular"), stage("retrieval", 0.02, "towers"
 
 @pytest.fixture
 def ending(tmp_path: Path) -> Any:
-    def written(notes: tuple[str, ...] = (), **facts: Any) -> list[str]:
+    def written(notes: tuple[str, ...] = (), champion: int | None = None, **facts: Any) -> list[str]:
         summary = {
             "spec": "mine",
             "metric": "gauc",
@@ -50,7 +50,7 @@ def ending(tmp_path: Path) -> Any:
         arguments["models"] = [model.text for model in baselines]
         (tmp_path / "summary.json").write_text(json.dumps(summary))
         (tmp_path / "arguments.json").write_text(json.dumps(arguments))
-        return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html"), notes).splitlines()
+        return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html"), notes, champion).splitlines()
 
     return written
 
@@ -124,6 +124,19 @@ def test_the_failed_gate_of_the_best_candidate_decides_the_advice(ending: Any, g
     assert first.startswith(f"  {command}  ") and f"gate '{gate}': " in first
 
 
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("only 496 rows were compared with Feast, wanted 500", ".venv/bin/shortlist check"),
+        ("only 4 rows were compared with Feast; 3 answers differ from Feast's", "runs/latest/report.html#features"),
+    ],
+)  # fmt: skip
+def test_differing_rows_are_shown_where_rows_differ(ending: Any, reason: str, command: str) -> None:
+    lines = ending(gates=[{"name": "skew", "model": "trees", "passed": False, "reason": reason}])
+    first = lines[lines.index("Next:") + 1]
+    assert first.startswith(f"  {command}") and ("none differs" in first) == ("differ" not in reason)
+
+
 def test_the_candidate_that_the_fewest_gates_hold_decides_the_advice(ending: Any) -> None:
     """Not the better model of two that more gates hold: it is farther from being blessed."""
     held = [("absolute", "trees"), ("slices", "trees"), ("infra", "network")]
@@ -176,6 +189,19 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
     assert "make tune" not in "\n".join(ending(blessed=BLESSED, notice="'network' is behind.", models=ahead))
     worse = MODELS | {"popularity": {"auc": 0.9, "gauc": 0.9, "role": "baseline"}}  # of a kind that is never served
     assert "role: candidate" not in "\n".join(ending(blessed=BLESSED, notice="None is better.", models=worse))
+
+
+def test_a_blessed_version_beside_a_champion_waits_for_its_rollout(ending: Any) -> None:
+    lines = ending(blessed=BLESSED, stages=STAGES, champion=1)
+    commands = [" ".join(line.split()) for line in lines[lines.index("Next:") + 1 :]]
+    assert commands[:2] == [
+        "make serve SPEC=specs/mine.yaml serve the champion, version 1, here",
+        "make deploy-canary SPEC=specs/mine.yaml then roll out version 3, which is blessed and waits",
+    ]
+    assert "recommends" not in str(lines)  # version 1 may not
+    retired = {name: model for name, model in MODELS.items() if name != "champion"}  # `make serve` passes it over
+    for served in ({"champion": 3}, {"champion": 1, "models": retired}):
+        assert "deploy-canary" not in str(ending(blessed=BLESSED, stages=STAGES, **served))
 
 
 def test_a_run_that_stops_at_its_log_names_the_command_that_lists_all_problems(ending: Any, tmp_path: Path) -> None:

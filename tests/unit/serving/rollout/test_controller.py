@@ -17,8 +17,9 @@ from shortlist.contracts import ShortlistError
 from shortlist.evaluation.blessing import bless, write_blessing
 from shortlist.evaluation.gates.gate_report import GateReport
 from shortlist.evaluation.gates.gate_result import GateResult
-from shortlist.evaluation.gates.gates import GATES, Gate
+from shortlist.evaluation.gates.gates import GATES, Gate, required_gates
 from shortlist.evaluation.metrics.records import Measures
+from shortlist.rollout.candidates import describe_versions
 from shortlist.rollout.checks.observations import Observation, TrackSummary
 from shortlist.rollout.commands import RolloutCommands, describe_older_versions
 from shortlist.rollout.controller_context import ControllerContext
@@ -303,6 +304,29 @@ def test_what_should_be_known_is_in_the_record_before_users_get_the_candidate(wo
     record = world.roll_out().canary()
     assert record.notices == ("version 2 reads 'surface', which no request carries",) == notices_by_percent[5]
     assert world.is_promoted()
+
+
+def test_a_gate_that_is_required_since_the_blessing_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_today = (*required_gates(), "fairness")
+    monkeypatch.setattr("shortlist.rollout.candidates.required_gates", lambda: of_today)
+    assert world.roll_out().canary().notices[0] == (
+        "version 2 was blessed before gate 'fairness' was required, which did not judge it"
+    )
+
+
+def test_serving_names_the_version_that_serves_and_the_blessed_one_that_waits(world: World) -> None:
+    serves = "Version 1 serves: it is the champion: the first blessed version, or the one that was promoted last."
+    assert list(describe_versions(world.models, "demo", 1)) == [
+        serves,
+        "Version 2 is blessed, for it passed every gate, and waits: make deploy-canary SPEC=demo rolls it out step by"
+        " step, make promote SPEC=demo at once.",
+    ]
+    assert list(describe_versions(world.models, "demo", 1, in_rollout=2)) == [serves]
+    world.models.aliases["candidate"] = 1
+    assert list(describe_versions(world.models, "demo", 1)) == [serves]
+    world.models.aliases["champion"] = 2
+    (kept,) = describe_versions(world.models, "demo", 1)
+    assert kept == "Version 1 serves: the fleet kept it; the champion is version 2."
 
 
 def test_a_log_that_gives_no_notices_ends_no_rollout(world: World) -> None:

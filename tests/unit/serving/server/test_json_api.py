@@ -245,7 +245,12 @@ def test_a_version_without_retrieval_does_not_recommend(local: Shop) -> None:
     parts.service.recommending = None
     only_ranks = Api(parts)
     assert only_ranks.post("/v1/recommend", {"user": 1}) == (
-        404, {"error": "the version that is served ranks given items only; its spec declares no retrieval"},
+        404,
+        {
+            "error": f"version {parts.service.settings.version}, which serves, ranks items that the request names: POST"
+            " /v1/rank. It was trained without retrieval; declare `retrieval` in the spec, train, and roll that version"
+            " out"
+        },
     )  # fmt: skip
     assert list(only_ranks.ask("GET", "/openapi.json").json()["paths"]) == ["/v1/rank", "/v1/events"]
     only_ranks.close()

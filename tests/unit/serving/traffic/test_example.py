@@ -80,3 +80,15 @@ def test_an_example_sends_no_ids_of_requests_and_no_column_that_nothing_reads(lo
     read = {"item_id", "surface", "shown_id", "basket"}
     (ranks,) = example_requests("http://x", "shop", Data.model_validate(declared), read, log).splitlines()
     assert request(ranks)[1] == {"user": "o'b", "items": [5, 7], "context": {"surface": "home"}}
+
+
+def test_each_item_is_sent_with_its_own_values_where_no_retrieval_names_them(log: Path) -> None:
+    (path,) = log.rglob("*.parquet")
+    rows = {
+        "user_id": ["a", "a", "b", "o'b", "o'b"], "item_id": [5, 7, 5, 7, 8], "price": [1.5, 2.5, 1.5, 2.5, 3.5],
+        "surface": ["feed", "home", "home", "feed", "home"],
+    }  # fmt: skip
+    pl.DataFrame(rows).write_parquet(path)
+    (ranks,) = example_requests("http://x", "shop", Data.model_validate(DECLARED), READ, log).splitlines()
+    items = [{"item_id": 5, "price": 1.5}, {"item_id": 7, "price": 2.5}, {"item_id": 8, "price": 3.5}]
+    assert request(ranks)[1] == {"user": "o'b", "items": items, "context": {"surface": "home"}}

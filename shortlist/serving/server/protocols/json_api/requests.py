@@ -12,6 +12,7 @@ from shortlist.contracts import Columns
 from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.request_inputs.input_types import accepted_datatypes, preferred_datatype
 from shortlist.serving.server.requests.headers import REQUEST_ID_HEADER, RequestContext, recommend_model
+from shortlist.serving.server.requests.paths import RANK
 from shortlist.serving.server.requests.request_errors import BadRequestError, UnknownModelError, shorten
 from shortlist.serving.server.requests.tensors import ProtocolMessage, Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.data import Column
@@ -95,7 +96,10 @@ def read_recommend_request(service: Service, document: Any, context: RequestCont
         UnknownModelError: The served version has no retrieval.
     """
     if service.recommending is None:
-        raise UnknownModelError("the version that is served ranks given items only; its spec declares no retrieval")
+        raise UnknownModelError(
+            f"version {service.settings.version}, which serves, ranks items that the request names: POST {RANK}. It was"
+            " trained without retrieval; declare `retrieval` in the spec, train, and roll that version out"
+        )
     request = _validate(RecommendRequest, document)
     k = min(DEFAULT_K, service.recommending.max_k) if request.k is None else request.k
     tensors = [from_values(TensorHead(name=K, datatype="INT64", shape=[1]), [k])]
