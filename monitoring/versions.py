@@ -9,6 +9,7 @@ from pathlib import Path
 
 from monitoring.live_quality import slates_reference
 from monitoring.reference.reference import ModelReference, Reference
+from monitoring.windows.known_columns import SLATE_SIZE
 from monitoring.windows.records import WindowReport
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.rows.preprocessing import Preprocessing
@@ -31,6 +32,14 @@ class WatchedVersion:
     def preprocessing(self) -> Preprocessing:
         """The preprocessing that the version was trained with."""
         return Preprocessing.load(self.folder / Files.PREPROCESSING)
+
+    @cached_property
+    def columns_read(self) -> frozenset[str]:
+        """Columns that it reads, keys included; what happens to others is no fault or drift while it serves."""
+        plan = self.preprocessing.plan
+        declared = plan.declared.data
+        keys = filter(None, (declared.user, declared.item, *(table.key for table in declared.side_tables)))
+        return frozenset((*plan.read, *plan.read_for_counting, *keys, SLATE_SIZE))
 
     @cached_property
     def reference(self) -> Reference:

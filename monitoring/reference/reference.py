@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -106,6 +106,12 @@ class Reference:
             unknown_shares={**self.unknown_shares, **shown.unknown_shares},
             sample=self.shown_sample.filter(pl.col("model") == model),
         )
+
+    def of_columns(self, names: Container[str]) -> Self:
+        """Return this reference without the columns that are not named."""
+        columns = {name: column for name, column in self.columns.items() if name in names}
+        shares = {name: share for name, share in self.unknown_shares.items() if name in names}
+        return replace(self, columns=columns, unknown_shares=shares)
 
     def save(self, staging: Path) -> None:
         """Write the reference and its manifest into an empty folder."""

@@ -66,3 +66,49 @@ def test_pages_are_drawn_for_a_version_whose_features_count_events_as_they_arriv
     client = MlflowClient(job._tracker.uri)
     logged = client.list_artifacts(run_id, f"monitoring/{folder.name}")
     assert {Path(file.path).name for file in logged} == {"drift.html", "quality.html"}
+
+
+def watched_version(folder: Path, version: int, *columns: str) -> WatchedVersion:
+    """Return a version whose features read the columns alone."""
+    kinds = {"price": {"kind": "numeric", "each": ["price"]}, "page": {"kind": "vocabulary", "each": ["page"]}}
+    features = Features.model_validate({"columns": [kinds[column] for column in columns]})
+    days = [[{**row, "price": float(number % 20), "user_id": number} for number, row in enumerate(plain(200))]] * len(
+        DAYS
+    )
+    Training(folder, days, features=features).build()
+    (folder / "fitted").rename(folder / Files.PREPROCESSING)
+    return WatchedVersion(version, "xgboost", "", folder, folder / "reference")
+
+
+@pytest.mark.parametrize(
+    ("price", "problem", "drifted"),
+    [
+        (None, "'price' is not sent: null in all 600 rows", False),
+        (999.0, "", True),
+    ],
+)
+def test_a_column_that_the_champion_does_not_read_is_neither_fault_nor_drift(
+    price: float | None, problem: str, drifted: bool, tmp_path: Path
+) -> None:
+    versions: Any = {
+        1: watched_version(tmp_path / "1", 1, "price", "page"),
+        2: watched_version(tmp_path / "2", 2, "page"),
+    }
+    stores = RunsFolder.open(tmp_path / "runs").storage_parameter(Runtime(engine="cpu"))
+    job = MonitoringJob("shop", stores, Monitoring.model_validate({"pages": "none", "window": {"min_rows": 100}}), ())
+    window = replace(live_window(600), answered_rows=600)
+    rows = window.rows.with_columns(
+        price=pl.lit(price, pl.Float64),
+        user=pl.int_range(pl.len()).cast(pl.String),
+        user_id=pl.int_range(pl.len()) % 3,
+        item_id=pl.lit(1),
+    )
+    slates = pl.DataFrame(schema={"slate:asked": int, "version": int})
+    by_champion = {
+        champion: job._report(replace(window, rows=rows), slates, versions, window.end, champion) for champion in (1, 2)
+    }
+    assert [report.champion for report in by_champion.values()] == [1, 1]  # who answered the rows
+    assert [entry.reason[: len(problem)] for entry in by_champion[1].problems] == ([problem] if problem else [])
+    assert ("price" in by_champion[1].columns, "price" in by_champion[2].columns) == (True, False)
+    assert [finding.column == "price" for finding in by_champion[1].drifted].count(True) == drifted
+    assert (by_champion[2].problems, by_champion[2].verdict != "unjudged") == ((), True)
