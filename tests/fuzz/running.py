@@ -111,7 +111,8 @@ def running_envoy(folder: Path, http: int, grpc: int, serving: Serving, route: R
         program = envoy_program("envoy-a", folder / "envoy.json")
         log = folder / "envoy.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(program.command, env=program.environment, stdout=output, stderr=output)
+            environment = program.process_environment(os.environ)
+            process = subprocess.Popen(program.command, env=environment, stdout=output, stderr=output)
         try:
             _until(lambda: is_ready(admin) and _listens(port), log)
             yield port

@@ -66,7 +66,7 @@ def launch(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
     if program.dies_with_children:
         start_watchdog(program.shared_memory)
-    environment = {**(os.environ if program.inherits else {}), **program.environment}
+    environment = program.process_environment(os.environ)
     os.execve(program.command[0], list(program.command), environment)  # noqa: S606  (no shell is the point)
 
 

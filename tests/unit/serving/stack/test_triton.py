@@ -1,3 +1,4 @@
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 import tritonclient.grpc as triton
 
 from shortlist.rollout.deployment import Deployment
+from shortlist.rollout.local.envoy.bootstrap import envoy_program
 from shortlist.serving.export.repository import verify_repository, write_repository
 from shortlist.serving.processes.errors import StackError
-from shortlist.serving.triton.triton import running_triton
+from shortlist.serving.processes.program import COMMON_VARIABLES, Program
+from shortlist.serving.triton.triton import TritonPorts, running_triton, triton_program
 from shortlist.serving.triton.triton_home import VARIABLE, find_triton
 from shortlist.spec.serving import Batching
 
@@ -86,9 +89,30 @@ def test_another_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         find_triton()
 
 
-def test_our_environment_variables_do_not_reach_tritons_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_environment_variables_do_not_reach_tritons_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("SECRET", "1")
     home = find_triton()
-    assert not {"PYTHONPATH", "SECRET"} & set(home.environment)
-    assert home.environment["PATH"].startswith(str(home.venv / "bin"))
+    program = triton_program("triton-v7", tmp_path, "", TritonPorts(1, 2, 3), "shortlist-test-")
+    environment = program.process_environment(os.environ)
+    assert not {"PYTHONPATH", "SECRET"} & set(environment) and environment["HOME"] == os.environ["HOME"]
+    assert environment["PATH"].startswith(str(home.venv / "bin"))
+
+
+def test_programs_of_a_stack_are_the_same_whoever_describes_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "envoy.json"
+    config.write_text("{}")
+
+    def describe() -> list[Program]:
+        return [
+            triton_program("triton-v7", tmp_path, "", TritonPorts(1, 2, 3), "shortlist-test-"),
+            envoy_program("envoy-a", config),
+        ]
+
+    programs = describe()
+    for name in COMMON_VARIABLES:  # a training has a temporary folder of its own, a cron job another PATH
+        monkeypatch.setenv(name, str(tmp_path))
+    assert describe() == programs  # else the supervisor would restart what serves
+    assert {program.process_environment(os.environ)["TMPDIR"] for program in programs} == {str(tmp_path)}
