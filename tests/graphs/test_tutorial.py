@@ -148,5 +148,6 @@ def test_drift_is_named_and_its_model_gets_all_users(reader: Reader) -> None:
 
 
 def test_a_rollback_returns_to_the_first_version(reader: Reader) -> None:
-    assert re.search(r"Promoted: version 1 \(\w+\) serves everybody again in place of version 2", reader.printed["8"])
-    assert "shop: stopped " in reader.printed["8"]
+    printed = reader.printed["8"]
+    assert re.search(r"Rolled back: version 1 \(\w+\) serves everybody again in place of version 2", printed)
+    assert "shop: stopped " in printed
