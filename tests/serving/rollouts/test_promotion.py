@@ -17,7 +17,10 @@ def test_the_first_model_serves_everybody_once_its_servers_are_load_tested(stack
     assert first.state.phase is Phase.PROMOTED
     phases = [change.phase for change in first.history]
     assert phases[2:] == [Phase.LOAD_TESTING, Phase.PROMOTING, Phase.CONFIRMING, Phase.DRAINING, Phase.PROMOTED]
-    assert (first.state.former, first.state.stable) == (None, stack_up.world.versions["first"])
+    version = stack_up.world.versions["first"]
+    assert (first.state.former, first.state.stable) == (None, version)
+    serving, *_ = stack_up.deployer.versions(stack_up.stack)
+    assert serving.startswith(f"Version {stack_up.stack.record.route.stable} serves: ")
 
 
 def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_written_twice(live: Any) -> None:
