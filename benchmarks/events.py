@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -27,11 +28,14 @@ import polars as pl
 import pyarrow as pa
 
 from benchmarks.bench import Line, record, show
-from benchmarks.freshness import server
+from benchmarks.freshness import DATA_SECTION, server
 from benchmarks.targets import exit_code
-from shortlist.serving.log.logs import EVENT_ID, outcome_schema
+from monitoring.windows.answered_requests import REQUEST, ROWS
+from shortlist.collecting.live_labels import read_labels
+from shortlist.serving.log.logs import outcome_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.requests.paths import EVENTS
+from shortlist.spec.data import Data
 
 KILLS: Final = 200
 BATCHES: Final = 2_000
@@ -49,7 +53,7 @@ class Killed(NamedTuple):
     lost: int
     """Of them."""
     twice: int
-    """Events that a reader of the log counts twice."""
+    """Events that the product's reader of labels counts again."""
 
 
 def serve(folder: Path, logs: Path, port: int) -> None:
@@ -168,6 +172,7 @@ def send_at_rate_of_server(folder: Path, logs: Path, port: int, batches: int) ->
 def kill_servers(folder: Path, logs: Path, port: int, kills: int, seed: int) -> Killed:
     """Kill servers at random moments while clients send; return what a reader of the log finds then."""
     moments = random.Random(seed)
+    began = datetime.now(UTC)
     senders = [Sender(port, f"kill-{number}") for number in range(CLIENTS)]
     for _ in range(kills):
         is_killed = threading.Event()
@@ -186,10 +191,19 @@ def kill_servers(folder: Path, logs: Path, port: int, kills: int, seed: int) -> 
         for thread in threads:
             thread.join()
     names = [name for sender in senders for name in sender.acknowledged]
-    wanted = {f"{name}-{place}" for name in names for place in range(BATCH)}
+    answers = pl.DataFrame({"name": names}).with_columns(items=pl.int_ranges(pl.lit(BATCH))).explode("items")
+    requests = answers.select(
+        pl.lit(began).alias("time"),
+        pl.format("r-{}-{}", "name", "items").alias("request_id"),
+        pl.lit("127.0.0.1").alias("sender"),
+        pl.int_range(pl.len(), dtype=pl.UInt64).alias(REQUEST),
+        pl.lit(1, pl.Int64).alias(ROWS),
+        pl.concat_list("items").alias("items"),
+    )
     log = ServingLog.on_disk(logs / "outcomes", outcome_schema(pa.int64()))
-    kept = log.read_all([EVENT_ID]).filter(pl.col(EVENT_ID).is_first_distinct())[EVENT_ID]
-    return Killed(len(wanted), len(wanted - set(kept)), kept.len() - kept.n_unique())
+    log.commit()
+    labels = read_labels(log, requests, Data.model_validate(DATA_SECTION))
+    return Killed(requests.height, requests.height - labels.frame.height, labels.repeated)
 
 
 def _in_threads(senders: list[Sender], work: Any) -> None:

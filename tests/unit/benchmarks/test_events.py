@@ -1,4 +1,4 @@
-"""The benchmark of `/v1/events` kills servers, and finds a lost event where there is one."""
+"""The benchmark of `/v1/events` kills servers, and finds a lost event, and one that counts twice."""
 
 from __future__ import annotations
 
@@ -25,12 +25,26 @@ if sys.argv[2] == "forgetful":  # acknowledged before it is written
         done = append(self, records[:0])
         return done
     AppendLog.append = forget
+if sys.argv[2] == "twice":  # every batch is sent twice, and a reader that does not compare the events' ids
+    from shortlist.collecting import live_labels
+    from shortlist.serving.log.outcome_writer import OutcomeWriter
+    OutcomeWriter._is_on_disk = lambda self, event: False
+    request = events.http.client.HTTPConnection.request
+    def twice(self, method, path, *body):
+        request(self, method, path, *body)
+        if method == "POST":
+            self.getresponse().read()
+            request(self, method, path, *body)
+    events.http.client.HTTPConnection.request = twice
+    live_labels.EVENT_ID = "received"
 print(json.dumps([line._asdict() for line in events.measure(Path(sys.argv[1]), kills=3, batches=40)]))
 """
 
 
-@pytest.mark.parametrize(("server", "survived"), [("sound", 3), ("forgetful", 0)])
-def test_kills_lose_no_event_unless_the_server_forgets(tmp_path: Path, server: str, survived: int) -> None:
+@pytest.mark.parametrize(("server", "survived"), [("sound", 3), ("forgetful", 0), ("twice", 0)])
+def test_kills_lose_no_event_and_count_none_twice_unless_a_part_is_broken(
+    tmp_path: Path, server: str, survived: int
+) -> None:
     # It forks itself, so it runs in a process that has no threads.
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), server]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
