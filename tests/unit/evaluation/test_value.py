@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from benchmarks.value import Corner, run_world
+from benchmarks.value import Corner, build_small_world, collect_evidence, draw_candidate, draw_log, run_world
 from shortlist.evaluation.value.base import Contributions
 from shortlist.evaluation.value.estimate import LogExtent, estimate_difference, estimate_value
 from shortlist.evaluation.value.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
@@ -94,6 +94,23 @@ def test_places_may_matter_less_for_attractive_items() -> None:
     last = expit(np.array([-2.9, 0.6]))
     assert model.expected(items, users, np.array([2, 2])) == pytest.approx(last, abs=0.02)
     assert model.expected(items, users, np.array([9, 9])) == pytest.approx(last, abs=0.02)  # a place beyond the log's
+
+
+def test_places_are_not_taken_for_the_users_who_have_many_attractive_items() -> None:
+    """In a log of a ranker the item of a score at a lower place is of a user with more items of higher scores."""
+    corner, errors, examined = Corner(0.05, "strong", 20_000), [], []
+    for number in range(6):
+        random = np.random.default_rng([number, 50, 6, corner.slates])
+        world = build_small_world(corner, random)
+        log, scores = draw_log(world, corner, random), draw_candidate(world, 1.0, random)
+        lists = {"candidate": scores, "champion": world.ranker_UC}
+        evidence = collect_evidence(world, log, lists)
+        expected = [float(evidence[name].list_expected.mean()) / world.value(lists[name]) - 1 for name in lists]
+        errors.append(expected)
+        examined.append(evidence["champion"].examination[: world.examination.size] / world.examination)
+    mean_error, largest_error = np.abs(np.mean(errors, axis=0)), np.abs(errors).max(axis=0)
+    assert mean_error[0] < 0.012 and largest_error[1] < 0.02, errors  # of the candidate; each fold's fit is the best
+    assert np.mean(examined, axis=0) == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_user_is_predicted_by_other_users() -> None:
