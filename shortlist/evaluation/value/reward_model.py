@@ -33,10 +33,10 @@ class RewardModel:
     """Examination of each place relative to the first, by the rows of all users, in the position-based model."""
     place_log_odds_FK: Floats | None  # noqa: N815
     """What each place adds to the log-odds, relative to the first; None: the position-based model fits better."""
-    user_means_UX: Floats  # noqa: N815 - U users, X features
-    """Means of each user's rows. Of two rows with the same score the lower one is of a user with more rows of higher
-    scores, who likes more of what is shown; without the means (Mundlak, 1978) lower places would seem to be examined
-    more than they are."""
+    user_means_UX: Floats  # noqa: N815 - U users and all of them, X features
+    """Means of each user's rows, and last those of all rows. Of two rows with the same score the lower one is of a user
+    with more rows of higher scores, who likes more of what is shown; without the means (Mundlak, 1978) lower places
+    would seem to be examined more than they are."""
     largest: float
     """Largest reward of a row; the model predicts shares of it."""
 
@@ -82,12 +82,13 @@ class RewardModel:
 
         Args:
             features: Features of the rows, shape (rows, features).
-            user: Number of the user of each row, one of those of the log.
+            user: Number of the user of each row; one without rows in the log is like the mean of them.
             place: Place of each row; one beyond those of the log is like the last.
         """
         fold, place = user % FOLDS, np.minimum(place, self.examination_K.size - 1)
         coefficients = self.coefficients_FX[fold]
-        design = np.concatenate([features, self.user_means_UX[user]], axis=1)
+        means = self.user_means_UX[np.minimum(user, self.user_means_UX.shape[0] - 1)]
+        design = np.concatenate([features, means], axis=1)
         log_odds = coefficients[:, 0] + (coefficients[:, 1:] * design).sum(axis=1)
         if self.place_log_odds_FK is None:
             return np.asarray(self.largest * expit(log_odds) * self.examination_K[place])
@@ -95,10 +96,12 @@ class RewardModel:
 
 
 def _mean_by_user(features: Floats, user: Ints, weight: Floats) -> Floats:
-    """Return the mean features of each user's rows, shape (users, features)."""
-    total = np.maximum(np.bincount(user, weight), 1e-12)
-    sums = [np.bincount(user, weight * feature) for feature in features.T]
-    return np.reshape(sums, (features.shape[1], total.size)).T / total[:, None]
+    """Return the mean features of each user's rows, and last of all rows, shape (users + 1, features)."""
+    total = np.bincount(user, weight)
+    sums = np.reshape([np.bincount(user, weight * feature) for feature in features.T], (-1, total.size)).T
+    mean = sums.sum(axis=0) / max(float(total.sum()), 1e-12)
+    means = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-12)[:, None], mean)
+    return np.concatenate([means, mean[None]])
 
 
 class _PlaceModel(NamedTuple):

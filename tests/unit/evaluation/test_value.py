@@ -120,6 +120,16 @@ def test_a_user_is_predicted_by_other_users() -> None:
     assert model.expected(np.zeros((2, 1)), np.array([0, 1]), np.array([0, 0])) == pytest.approx([0.0, 1.0], abs=0.15)
 
 
+def test_a_user_without_rows_is_like_the_mean_of_users() -> None:
+    random = np.random.default_rng(1)
+    user = np.repeat(np.array([0, 1, 3, 4]), 2_000)
+    feature = random.normal(user, 1.0)
+    reward = (random.random(user.size) < expit(feature - 3)).astype(float)
+    model = RewardModel.fit(feature[:, None], np.zeros(user.size, int), reward, user, 1)
+    absent, later = model.expected(np.full((2, 1), 2.0), np.array([2, 4 + 2]), np.zeros(2, int))
+    assert absent == later == pytest.approx(expit(-1.0), abs=0.05)
+
+
 def test_the_interval_is_wider_by_the_bias() -> None:
     by_request, user = np.tile([0.0, 1.0], 50), np.arange(100)
     narrow = estimate_value(Contributions(by_request, 0.0, ENOUGH), user, 0.95, EXTENT)
