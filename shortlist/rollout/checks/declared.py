@@ -51,11 +51,10 @@ def run_declared_check(
         check: Its declaration.
         evidence: Evidence of the step.
         version: Version of the canary, for `$version` of a query.
-        retirement: Which version of the stable track was retired, and why; conditions over its scores and outcomes are
-            then skipped.
+        retirement: Which version of the stable track was retired, and why; a breach over its scores and outcomes is
+            then skipped, and a wait over them not waited for.
     """
-    conditions = [condition for condition in (check.breach, check.wait) if condition is not None]
-    if retirement and any(_STABLE_QUALITY & {*compile_expression(text).columns} for text in conditions):
+    if retirement and _reads_stable_quality(check.breach):
         return not_compared(name, retirement)
     row = _evidence_row(evidence)
     if check.query is not None and check.prometheus is not None:
@@ -68,9 +67,15 @@ def run_declared_check(
             return CheckResult(name, "wait", f"{name}: got {len(values)} values of '{query}', wanted one; add sum(...)")
         row[_VALUE] = values[0] if values else None
     frame = pl.DataFrame({column: [value] for column, value in row.items()}, schema=_column_types(check))
-    if check.wait is not None and (waiting := _evaluate(name, check.wait, frame)).status != "ok":
-        return CheckResult(name, "wait", waiting.reason, waiting.numbers)
+    if check.wait is not None and not (retirement and _reads_stable_quality(check.wait)):
+        waiting = _evaluate(name, check.wait, frame)
+        if waiting.status != "ok":
+            return CheckResult(name, "wait", waiting.reason, waiting.numbers)
     return _evaluate(name, check.breach, frame)
+
+
+def _reads_stable_quality(condition: str) -> bool:
+    return not _STABLE_QUALITY.isdisjoint(compile_expression(condition).columns)
 
 
 def _evaluate(name: str, condition: str, frame: pl.DataFrame) -> CheckResult:

@@ -70,13 +70,14 @@ def test_a_condition_over_the_evidence(tmp_path: Path, check: dict[str, str], pa
 def test_a_condition_over_scores_and_outcomes_of_a_retired_version_is_skipped(tmp_path: Path) -> None:
     checks = {
         "worse": {"breach": "canary_kpi < 0.9 * stable_kpi"},
-        "soon": {"breach": "canary_failed > 1", "wait": "stable_kpi_users < 5"},
+        "soon": {"breach": "canary_failed >= 0", "wait": "stable_kpi_users < 5"},
         "mistakes": {"breach": "canary_client_errors > stable_client_errors"},
     }
     observation = observe(tmp_path, checks, "version 1 was retired: it reads dwell")
-    assert {name: find(observation, name).skipped for name in checks} == {
-        "worse": True, "soon": True, "mistakes": False,
+    assert {name: (find(observation, name).skipped, find(observation, name).passed) for name in checks} == {
+        "worse": (True, True), "soon": (False, False), "mistakes": (False, False),
     }  # fmt: skip
+    assert find(observation, "soon").reason.startswith("soon: canary_failed >= 0 (canary_failed ")  # no wait
     assert find(observation, "worse").reason == "not compared: version 1 was retired: it reads dwell"
     assert observation.decision == "roll_back"
 
