@@ -64,8 +64,10 @@ def next_steps(
     lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
     lines += filter(None, (_quality_line(summary, best), _slates_line(summary)))
     spec = spec_argument or summary["spec"]
-    commands = _next_commands(summary, best, spec, arguments, page, champion)
-    if rollout := _after_rollout(summary, shlex.quote(spec), notes):
+    rollout = _after_rollout(summary, shlex.quote(spec), notes)
+    # A version that was rolled out already does not wait for its rollout.
+    commands = _next_commands(summary, best, spec, arguments, page, None if rollout else champion)
+    if rollout:
         commands[0] = rollout
     width = max((len(command) for command, _ in commands if len(command) <= _WIDEST), default=0)
     return "\n".join([*lines, "Next:", *(_format_command(command, purpose, width) for command, purpose in commands)])

@@ -64,9 +64,14 @@ def ending(tmp_path: Path) -> Any:
         ("Version 3 was not rolled out: a rollout is under way", "make deploy-canary SPEC=specs/mine.yaml"),
     ],
 )
-def test_the_first_command_follows_the_rollout_in_a_running_stack(ending: Any, note: str, command: str) -> None:
-    lines = ending(("The log is old.", note), blessed=BLESSED)
+@pytest.mark.parametrize("champion", [None, 1])
+def test_the_first_command_follows_the_rollout_in_a_running_stack(
+    ending: Any, note: str, command: str, champion: int | None
+) -> None:
+    lines = ending(("The log is old.", note), champion, blessed=BLESSED)
     assert lines[lines.index("Next:") + 1].startswith(f"  {command}  ")
+    waits = "version 3, which is blessed and waits" in "\n".join(lines)
+    assert waits == (champion == 1 and command.startswith("make serve"))
 
 
 def test_quality_is_the_deciding_metric_beside_the_best_baseline(ending: Any) -> None:
