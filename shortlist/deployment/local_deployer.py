@@ -111,11 +111,8 @@ class LocalDeployer(Deployer):
 
     def versions(self, stack: Stack) -> list[str]:
         """Return which version serves and why, and which one waits, in sentences; none where nothing serves."""
-        route, unfinished = stack.record.route, self.rollouts.unfinished()
-        if route is None:
-            return []
-        in_rollout = None if unfinished is None else unfinished.state.candidate
-        return list(describe_versions(self._run.tracker.registry, self.name, route.stable, in_rollout))
+        route = stack.record.route
+        return [] if route is None else list(describe_versions(self._run.tracker.registry, self.rollouts, route.stable))
 
     def example(self, stack: Stack) -> str:
         """Return example commands for inference, and for a slate if the version recommends; empty without a version."""

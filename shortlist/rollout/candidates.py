@@ -10,7 +10,7 @@ from shortlist.evaluation.blessing import verify_blessing
 from shortlist.evaluation.gates.gates import required_gates
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Models
-from shortlist.rollout.rollouts import RolloutError
+from shortlist.rollout.rollouts import RolloutError, Rollouts
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.storage_config import StorageConfig
 
@@ -73,23 +73,27 @@ def newest_candidate(models: Models, spec: str) -> int:
     return version
 
 
-def describe_versions(models: Models, spec: str, stable: int, in_rollout: int | None = None) -> Iterator[str]:
-    """Yield which version serves and why, and which blessed version waits for its rollout.
+def describe_versions(models: Models, rollouts: Rollouts, stable: int) -> Iterator[str]:
+    """Yield which version serves and why, and which blessed version waits for its rollout or was rolled back.
 
     Args:
         models: The registry.
-        spec: Name of the spec.
+        rollouts: Records of the spec's rollouts.
         stable: The version that serves.
-        in_rollout: The version that is being rolled out, if any.
     """
     champion, newest = models.version_of("champion"), models.version_of("candidate")
-    reason = (
-        "it is the champion: the first blessed version, or the one that was promoted last"
-        if champion == stable
-        else f"the fleet kept it; the champion is version {champion}"
-    )
+    reason = "it is the champion: the first blessed version, or the one that was promoted or returned to last"
+    if champion != stable:
+        other = "no version is the champion" if champion is None else f"the champion is version {champion}"
+        reason = f"the fleet kept it; {other}"
     yield f"Version {stable} serves: {reason}."
-    if newest is not None and newest not in {stable, in_rollout}:
+    unfinished, spec = rollouts.unfinished(), rollouts.spec
+    if newest is None or newest in {stable, None if unfinished is None else unfinished.state.candidate}:
+        return
+    rollback_reason = rollouts.rollback_reason(newest)
+    if rollback_reason is not None:
+        yield f"Version {newest} was rolled back: {rollback_reason}; make deploy-canary SPEC={spec} rolls it out again."
+    else:
         yield (
             f"Version {newest} is blessed, for it passed every gate, and waits: make deploy-canary SPEC={spec} rolls it"
             f" out step by step, make promote SPEC={spec} at once."

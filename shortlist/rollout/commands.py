@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,6 +19,7 @@ from shortlist.rollout.states.operator_commands import OperatorCommand
 from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
+from shortlist.tracking.registry import UnknownVersionError
 
 _COMMAND_TIMEOUT_SECONDS: Final = 180.0
 _SALT_BYTES: Final = 16
@@ -156,13 +156,13 @@ class RolloutCommands:
         )
 
     def _previous_version(self) -> int:
-        """Return the version that served before the one that serves now; retired versions are passed over."""
+        """Return the version that served before the one that serves now; retired and deleted ones are passed over."""
         route = self._context.fleet.serving()
         if route is None:
             raise RolloutError(
                 f"nothing serves, so there is nothing to roll back; make serve SPEC={self._rollouts.spec}"
             )
-        version, has_retired = route.stable, False
+        version, has_replaced = route.stable, False
         for record in self._rollouts.newest_first():
             state = record.state
             is_its_promotion = state.phase is Phase.PROMOTED and state.candidate == version and not record.returning
@@ -171,12 +171,12 @@ class RolloutCommands:
             version = state.former
             if version == route.stable:
                 continue
-            if not self._context.models.retirement_of(version):
+            if _retirement(self._context.models, version) == "":
                 return version
-            has_retired = True
+            has_replaced = True
         hindrance = "no earlier rollout replaced another version"
-        if has_retired:
-            hindrance = "every version before it was retired"
+        if has_replaced:
+            hindrance = "no version that it replaced is left that was not retired"
         raise RolloutError(
             f"version {route.stable} serves, no rollout is under way, and {hindrance}: there is nothing to return to."
             f" Nothing was changed. {describe_older_versions(self._rollouts, self._context.models, route.stable)}"
@@ -293,19 +293,23 @@ def describe_older_versions(rollouts: Rollouts, models: Models, serving: int | N
         models: The registry, which knows the retired versions.
         serving: The version that serves.
     """
-    served = [version for version in rollouts.served_versions() if version != serving]
-    if not served:
-        return "No other version has served; --version names any registered one"
-    reasons = {version: _retirement(models, version) for version in served}
+    served = (version for version in rollouts.served_versions() if version != serving)
+    reasons = {version: reason for version in served if (reason := _retirement(models, version)) is not None}
+    if not reasons:
+        return "No other registered version has served; --version names any registered one"
     names = [f"{version} (retired: {reason})" if reason else str(version) for version, reason in reasons.items()]
-    target = next((version for version, reason in reasons.items() if not reason), served[0])
+    target = next((version for version, reason in reasons.items() if not reason), next(iter(reasons)))
     return (
         f".venv/bin/shortlist rollback {rollouts.spec} --version {target} returns to a version by its number"
         f" (served before: {', '.join(names)})"
     )
 
 
-def _retirement(models: Models, version: int) -> str:
-    with suppress(ShortlistError):  # a version that was deleted from the registry has served all the same
+def _retirement(models: Models, version: int) -> str | None:
+    """Return why a version was retired, empty when it was not or nobody can say; None where it was deleted."""
+    try:
         return models.retirement_of(version)
-    return ""
+    except UnknownVersionError:  # deleted from the registry after it served
+        return None
+    except ShortlistError:
+        return ""

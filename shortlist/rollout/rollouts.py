@@ -206,16 +206,28 @@ class Rollouts:
     def served_versions(self) -> list[int]:
         """Return the versions that served all users, each once, the last one first; unreadable records are left out."""
         versions: dict[int, None] = {}
-        for rollout in reversed(self.ids()):
-            try:
-                state = self.read(rollout).state
-            except IntegrityError:  # a rollback must not fail because of an old record
-                continue
+        for record in self._readable_newest_first():
+            state = record.state
             if state.phase is Phase.PROMOTED:
                 versions.setdefault(state.candidate)
             if state.former is not None:
                 versions.setdefault(state.former)
         return list(versions)
+
+    def rollback_reason(self, version: int) -> str | None:
+        """Return why a version was rolled back or returned from at last; None where it was not, or served since."""
+        for record in self._readable_newest_first():
+            state = record.state
+            if version == state.candidate:
+                return state.reason if state.final and state.phase is not Phase.PROMOTED else None
+            if version == state.former and state.phase is Phase.PROMOTED:
+                return state.reason if record.returning else None
+        return None
+
+    def _readable_newest_first(self) -> Iterator[RolloutRecord]:
+        for rollout in reversed(self.ids()):
+            with suppress(IntegrityError):  # no command may fail because of an old record
+                yield self.read(rollout)
 
     @contextmanager
     def lock(self, seconds: float = 0.0) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,6 +155,7 @@ class MemoryModels:
         return None
 
     def retirement_of(self, version: int) -> str:
+        self.fetch(version)
         return self.retired.get(version, "")
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
@@ -315,18 +317,46 @@ def test_a_gate_that_is_required_since_the_blessing_is_named(world: World, monke
 
 
 def test_serving_names_the_version_that_serves_and_the_blessed_one_that_waits(world: World) -> None:
-    serves = "Version 1 serves: it is the champion: the first blessed version, or the one that was promoted last."
-    assert list(describe_versions(world.models, "demo", 1)) == [
+    champion = "it is the champion: the first blessed version, or the one that was promoted or returned to last."
+    serves = f"Version 1 serves: {champion}"
+    assert list(describe_versions(world.models, world.rollouts, 1)) == [
         serves,
         "Version 2 is blessed, for it passed every gate, and waits: make deploy-canary SPEC=demo rolls it out step by"
         " step, make promote SPEC=demo at once.",
     ]
-    assert list(describe_versions(world.models, "demo", 1, in_rollout=2)) == [serves]
+    during: list[list[str]] = []
+    world.on_change = lambda _: during.append(list(describe_versions(world.models, world.rollouts, 1)))
+    world.observer.observations = {0: [make_observation("roll_back", "at 5 %: kpi: it is worse")]}
+    world.roll_out().canary()
+    assert during[0] == [serves]
     world.models.aliases["candidate"] = 1
-    assert list(describe_versions(world.models, "demo", 1)) == [serves]
-    world.models.aliases["champion"] = 2
-    (kept,) = describe_versions(world.models, "demo", 1)
-    assert kept == "Version 1 serves: the fleet kept it; the champion is version 2."
+    assert list(describe_versions(world.models, world.rollouts, 1)) == [serves]
+    for champion, other in ((2, "the champion is version 2"), (None, "no version is the champion")):
+        world.models.set_alias("champion", champion)
+        (kept,) = describe_versions(world.models, world.rollouts, 1)
+        assert kept == f"Version 1 serves: the fleet kept it; {other}."
+
+
+@pytest.mark.parametrize("reason", ["at 5 %: kpi: it is worse", "interrupted by SIGTERM", "2 is odd"])
+def test_serving_names_the_version_that_was_rolled_back(world: World, reason: str) -> None:
+    if reason.startswith("at"):
+        world.observer.observations = {0: [make_observation("roll_back", reason)]}
+    elif reason.startswith("interrupted"):
+        during(world, Phase.WATCHING, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    world.roll_out().canary()
+    if reason == "2 is odd":
+        world.roll_out().rollback(reason)  # of the promoted version
+    assert world.is_back()
+    _, rolled_back = describe_versions(world.models, world.rollouts, 1)
+    assert rolled_back == f"Version 2 was rolled back: {reason}; make deploy-canary SPEC=demo rolls it out again."
+
+
+def test_a_version_that_served_after_its_rollback_and_was_replaced_waits(world: World) -> None:
+    world.observer.observations = {0: [make_observation("roll_back", "it is worse")]}
+    for version in (2, 2, 1):
+        world.roll_out().canary(version)
+    _, waits = describe_versions(world.models, world.rollouts, 1)
+    assert "Version 2 is blessed" in waits
 
 
 def test_a_log_that_gives_no_notices_ends_no_rollout(world: World) -> None:
@@ -949,7 +979,8 @@ def test_a_rollback_without_a_rollout_returns_to_the_previous_version(world: Wor
 def test_a_retired_version_is_returned_to_only_by_name(world: World) -> None:
     world.roll_out().canary()
     world.models.retired[1] = "it reads paid"
-    hindrance = r"version 2 serves, .* every version before it was retired: there is nothing to return to\. Nothing was"
+    no_version = "no version that it replaced is left that was not retired"
+    hindrance = rf"version 2 serves, .* {no_version}: there is nothing to return to\. Nothing was"
     command = r"shortlist rollback demo --version 1 returns .* \(served before: 1 \(retired: it reads paid\)\)"
     with pytest.raises(RolloutError, match=rf"{hindrance} changed\. .*{command}"):
         world.roll_out().rollback()
@@ -980,8 +1011,33 @@ def test_a_version_is_no_rollback_target_of_its_own(world: World) -> None:
     for version in (2, 1, 2):
         world.roll_out().canary(version)
     world.models.retired[1] = "it reads dwell"
-    with pytest.raises(RolloutError, match=r"version 2 serves, .* every version before it was retired"):
+    with pytest.raises(RolloutError, match=r"version 2 serves, .* no version that it replaced is left that was not"):
         world.roll_out().rollback()
+
+
+def test_versions_that_were_rolled_back_from_are_no_versions_that_were_replaced(world: World) -> None:
+    for version in (3, 4):
+        world.models.add(version)
+    for version in (2, 3):
+        world.roll_out().canary(version)
+    world.roll_out().rollback(version=1)
+    world.roll_out().canary(4)
+    world.models.retired[1] = "it reads dwell"
+    hindrance = r"version 4 serves, .* no version that it replaced is left that was not retired: .*--version 3 returns"
+    with pytest.raises(RolloutError, match=hindrance):
+        world.roll_out().rollback()
+
+
+def test_a_rollback_passes_over_versions_that_were_deleted(world: World) -> None:
+    world.models.add(3)
+    for version in (2, 3):
+        world.roll_out().canary(version)
+    shutil.rmtree(world.models.folder / "2")
+    world.roll_out().rollback()
+    assert world.fleet.route_now == Route(stable=1)
+    assert describe_older_versions(world.rollouts, world.models, 1).endswith(
+        "--version 3 returns to a version by its number (served before: 3)"
+    )
 
 
 def test_a_version_that_never_served_is_no_rollback_target(world: World) -> None:
