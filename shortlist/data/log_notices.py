@@ -94,7 +94,7 @@ def allowed_leak_notices(column_aucs: Mapping[str, float], rules: Rules) -> Iter
 def short_part_notices(
     rows_by_day: Mapping[date, int], declaration: Data, collected: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield a sentence for each validation or test day with too few rows to be one alone: what it is joined with.
+    """Yield a sentence for each validation or test day that is joined with others, for it has too few rows.
 
     Args:
         rows_by_day: Valid rows of every day of the log.
@@ -105,17 +105,17 @@ def short_part_notices(
         split = split_days(rows_by_day, declaration)
     except DataError:  # too few days, where the rule that refuses them is off
         return
-    least_rows = fewest_rows_of_day(rows_by_day.values(), declaration.rules)
-    for part, days in (("validation", split.validation), ("test", split.test)):
-        for day in days:
+    declared_days = declaration.split.validation_days, declaration.split.test_days
+    for part, days, usual in zip(("validation", "test"), (split.validation, split.test), declared_days, strict=True):
+        for day in days if len(days) > usual else ():
             rows, batches = rows_by_day[day], collected.get("batches_by_day", {}).get(day.isoformat(), [])
-            if rows >= least_rows:
+            if rows >= fewest_rows_of_day(day, rows_by_day, declaration.rules):
                 continue
             names = ", ".join(str(number) for number in batches)
             origin = f", of live traffic (batch {names} of the collected rows)" if batches else ""
             advice = (
-                f" .venv/bin/shortlist collect {collected['spec']} --withdraw {batches[-1]} leaves a batch out of later"
-                " runs for good."
+                f" If they are no rows of users, .venv/bin/shortlist collect {collected['spec']} --withdraw"
+                f" {batches[-1]} leaves a batch out of later runs for good."
                 if batches
                 else ""
             )

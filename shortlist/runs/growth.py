@@ -11,6 +11,7 @@ from shortlist.storage.artefacts import IntegrityError, read_json
 
 NEVER_REUSED: Final = frozenset(("find_champion", "register", "report", "roll_out"))
 """Steps of a training that run again in every run."""
+_GATES: Final = "gates of the project and of packages"
 
 
 def describe_growth(run: Path) -> str:
@@ -38,7 +39,10 @@ def _describe(
     summary: dict[str, Any], previous: dict[str, Any], name: str, spec: dict[str, Any], previous_spec: dict[str, Any]
 ) -> str:
     rows = summary["rows"]
-    edited = sorted(key for key in spec.keys() | previous_spec.keys() if spec.get(key) != previous_spec.get(key))
+    # An earlier program wrote no digest of gates.
+    unwritten = {_GATES} if None in (spec.get(_GATES), previous_spec.get(_GATES)) else set()
+    keys = (spec.keys() | previous_spec.keys()) - unwritten
+    edited = sorted(key for key in keys if spec.get(key) != previous_spec.get(key))
     new_rows, day, earlier_day = rows["valid"] - previous["valid"], rows["newest_day"], previous["newest_day"]
     newest = (
         f"the newest day is still {day}" if day == earlier_day else f"the newest day is {day}, it was {earlier_day}"
@@ -73,8 +77,7 @@ def _list_repeated_steps(summary: dict[str, Any]) -> list[str]:
 def _read_declared(run: Path) -> dict[str, Any]:
     """Return the sections of a run's spec by name, and the versions of the code and of added gates."""
     arguments = _read_json(run / "arguments.json")
-    added_gates = "gates of the project and of packages"
-    return _read_json(run / Files.SPEC) | {"code": arguments.get("code"), added_gates: arguments.get("gate_code")}
+    return _read_json(run / Files.SPEC) | {"code": arguments.get("code"), _GATES: arguments.get("gate_code")}
 
 
 def _is_known(summary: dict[str, Any]) -> bool:

@@ -445,7 +445,7 @@ class Split(Section):
     """Days before the test days, for early stopping."""
     test_days: int = Field(default=1, ge=1)
     """Last days, for gates and reports; no model is trained on them. Where they, or the validation days, hold fewer
-    rows than `rules.min_volume_ratio` of as many median days, earlier days are added, and the run says so."""
+    rows than `rules.min_volume_ratio` of as many usual days, earlier days are added, and the run says so."""
 
 
 TYPICAL_CONTRIBUTIONS: Final = 10

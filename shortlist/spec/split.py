@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from statistics import median
@@ -34,8 +34,8 @@ class SplitDays:
 def split_days(rows_by_day: Mapping[date, int], declaration: Data) -> SplitDays:
     """Return the split of a log's days: the last ones are for test, those before for validation, the first for warm-up.
 
-    A part of n days whose rows are fewer than those of n days of `rules.min_volume_ratio` of the median day takes
-    earlier days too, as long as one is left to train on: a few rows of a newest day say nothing of a candidate.
+    A part whose declared days have fewer rows than `fewest_rows_of_day` of each in all takes earlier days too, as long
+    as one is left to train on: a few rows of a newest day say nothing of a candidate.
 
     Args:
         rows_by_day: Rows of every day of the log.
@@ -53,10 +53,10 @@ def split_days(rows_by_day: Mapping[date, int], declaration: Data) -> SplitDays:
             " Give a longer log, or declare fewer days in data.split."
         )
     rows = [rows_by_day[day] for day in days]
-    least_rows = fewest_rows_of_day(rows, declaration.rules)
+    fewest = [fewest_rows_of_day(day, rows_by_day, declaration.rules) for day in days]
     first_validation_day = split.warmup_days + 1
-    test = _find_start(rows, len(days), split.test_days, least_rows, first_validation_day + split.validation_days)
-    validation = _find_start(rows, test, split.validation_days, least_rows, first_validation_day)
+    test = _find_start(rows, fewest, len(days), split.test_days, first_validation_day + split.validation_days)
+    validation = _find_start(rows, fewest, test, split.validation_days, first_validation_day)
     return SplitDays(
         warmup=days[: split.warmup_days],
         train=days[split.warmup_days : validation],
@@ -65,14 +65,19 @@ def split_days(rows_by_day: Mapping[date, int], declaration: Data) -> SplitDays:
     )
 
 
-def fewest_rows_of_day(rows: Collection[int], rules: Rules) -> float:
-    """Return the rows below which a day is too small to be a part of the split alone, given those of all days."""
-    return rules.min_volume_ratio * median(rows)
+def fewest_rows_of_day(day: date, rows_by_day: Mapping[date, int], rules: Rules) -> float:
+    """Return the rows below which a day is too small to be a part of the split alone.
+
+    It is `rules.min_volume_ratio` of the median day, or of the other days of its weekday where these are smaller.
+    """
+    usual_rows = median(rows_by_day.values())
+    same_weekday = [rows for other, rows in rows_by_day.items() if other != day and other.weekday() == day.weekday()]
+    return rules.min_volume_ratio * min(usual_rows, median(same_weekday or [usual_rows]))
 
 
-def _find_start(rows: Sequence[int], end: int, days: int, least_rows: float, earliest: int) -> int:
-    """Return the place of the first day of a part that ends before `end`, no earlier than at `earliest`."""
-    start = end - days
-    while start > earliest and sum(rows[start:end]) < days * least_rows:
+def _find_start(rows: Sequence[int], fewest: Sequence[float], end: int, days: int, earliest: int) -> int:
+    """Return the place of the first day of a part of some declared days before `end`; no earlier than `earliest`."""
+    start, needed = end - days, sum(fewest[end - days : end])
+    while start > earliest and sum(rows[start:end]) < needed:
         start -= 1
     return start

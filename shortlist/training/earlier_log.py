@@ -45,7 +45,9 @@ def is_read_differently(planned: Plan, data: Data) -> bool:
 
 def lenient_declaration(declared_then: Data, now: Data) -> Data:
     """Return a declaration of earlier whose rules refuse rows alone, with today's split."""
-    rules = declared_then.rules.model_copy(update={"off": CAN_WARN, "warn": (), "undeclared_columns": "ignore"})
+    changes = {"off": CAN_WARN, "warn": (), "undeclared_columns": "ignore"}
+    ratio = now.rules.min_volume_ratio  # a part of the split
+    rules = declared_then.rules.model_copy(update={**changes, "min_volume_ratio": ratio})
     live = declared_then.live.model_copy(update={"collect": False})
     return declared_then.model_copy(update={"rules": rules, "live": live, "split": now.split})
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Final
 
-from shortlist.contracts import Files
+from shortlist.contracts import DataError, Files
 from shortlist.features.counts.moments import NumberMoments, sum_moments
 from shortlist.features.counts.statistics import check_sum_range
 from shortlist.features.declared.plan import Plan, plan
@@ -24,7 +25,7 @@ from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.split import split_days
+from shortlist.spec.split import SplitDays, split_days
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.objects import local_copy
 from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable
@@ -68,7 +69,7 @@ def fit(  # noqa: PLR0913 - the sections and folders of one step
     table = DayTable.open(log, Files.LOG)
     previous_fit = PreviousFit.load(previous, planned, table, corrected)
     counted_rows = {day: record.rows for day, record in previous_fit.records.items()}
-    split_days(counted_rows | table.rows_by_day, data)  # too few days are reported before any is counted
+    split = _split_all_days(counted_rows, table.rows_by_day, data)  # too few are reported before any is counted
     with atomic_folder(out) as staging, runtime.features.open() as partitions:
         fitting = Fitting(planned, runtime, table, staging, partitions)
         sizes = fitting.write_side_tables(planned.static_views)
@@ -79,9 +80,22 @@ def fit(  # noqa: PLR0913 - the sections and folders of one step
         records = dict(sorted({**previous_fit.records, **counted}.items()))
         widths = widths_on(table.by_day, planned.read, table, planned.declared)
         previous_ids = previous_fit.folder if corrected is None else None
-        _save_fit(
-            DeclaredSections(data, features, gates), fitting, sizes, records, widths, previous_ids, learning=learning
-        )
+        declared = DeclaredSections(data, features, gates)
+        _save_fit(declared, fitting, sizes, records, split, widths, previous_ids, learning=learning)
+
+
+def _split_all_days(counted_rows: Mapping[date, int], rows_by_day: Mapping[date, int], declaration: Data) -> SplitDays:
+    """Return the split of the days of a log and of earlier ones that have left it.
+
+    Validation and test days are those of the log alone, as in the feature table: how many rows earlier days had does
+    not move them. A log of new days alone, too short for a table, is split with the earlier ones.
+    """
+    every_day, warmup_days = {**counted_rows, **rows_by_day}, declaration.split.warmup_days
+    with suppress(DataError):
+        split = split_days(rows_by_day, declaration)
+        before = tuple(day for day in sorted(every_day) if day < split.validation[0])
+        return replace(split, warmup=before[:warmup_days], train=before[warmup_days:])
+    return split_days(every_day, declaration)
 
 
 def _save_fit(
@@ -89,6 +103,7 @@ def _save_fit(
     fitting: Fitting,
     sizes: Mapping[str, ViewSize],
     records: Mapping[date, DayRecord],
+    split: SplitDays,
     widths: Mapping[str, Iterable[int]],
     previous: Path | None,
     *,
@@ -101,6 +116,7 @@ def _save_fit(
         fitting: Writer of the fit's folder.
         sizes: Sizes of the side tables' views, which were written before.
         records: Records of all days, in time order.
+        split: The days of each part, as the feature table has them.
         widths: Result of `widths_on` for the days of the log.
         previous: The earlier fit, whose ids are kept.
         learning: Whether trained features are trained.
@@ -110,7 +126,6 @@ def _save_fit(
         DataError: Too few days, or a sum too large, or vectors of two widths.
     """
     planned, days = fitting.plan, list(records)
-    split = split_days({day: record.rows for day, record in records.items()}, declared.data)
     check_sum_range(_total_sizes(records.values()), planned.declared)
     fitting.write_vocabularies(split.fitted_on, previous)
     if learning:

@@ -331,8 +331,8 @@ def test_a_newest_day_of_a_few_collected_rows_is_named_with_its_batch(log: Path,
     assert warnings[-1] == (
         "The test days: 2024-01-08 has 1 row(s), of live traffic (batch 2 of the collected rows), fewer than 0.2"
         " (data.rules.min_volume_ratio) of the 6 of a usual day. Few rows say little by themselves: test is on"
-        " 2024-01-03, 2024-01-08, 7 rows. .venv/bin/shortlist collect shop --withdraw 2 leaves a batch out of"
-        " later runs for good."
+        " 2024-01-03, 2024-01-08, 7 rows. If they are no rows of users, .venv/bin/shortlist collect shop --withdraw 2"
+        " leaves a batch out of later runs for good."
     )
     without_it = publish(stores, NOON + timedelta(days=7, hours=1), NOON + timedelta(days=7, hours=2))
     assert "The test days" not in str(ingest_and_validate(declare(**sections), log, without_it)[0].notes["warnings"])

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.contracts import DataError
+from shortlist.contracts import DataError, Files
 from shortlist.features.counts.tiles import start_of
 from shortlist.features.fits.fit import fit_incrementally
 from shortlist.features.fits.previous_fit import newest_fit
@@ -16,7 +16,9 @@ from shortlist.features.values.columns import IncompatibleFitError
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.split import split_days
 from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.tables import DayTable
 
 COUNT = {"kind": "count", "key": ["user_id", "page"], "name": "n"}
 WORDS = {"kind": "vocabulary", "each": "words", "min_rows": 2}
@@ -108,6 +110,23 @@ def test_a_counted_day_missing_from_the_log_is_refused(world: Any) -> None:
     log_without_day = world.log([row for row in all_rows if row["day"] != lost], "after")
     with pytest.raises(IncompatibleFitError, match=f"before: it has seen {lost}, which is no longer in the log"):
         world.fit(log_without_day, [COUNT], "fitted", previous="before")
+
+
+def test_days_that_left_the_log_do_not_move_its_test_days(world: Any) -> None:
+    """Otherwise features would be fitted on a day that the feature table, which knows the log alone, validates on."""
+    counts = [2] * 6 + [2, 30, 30, 30, 2]  # of the six counted days, and of the log's
+    every_row = [
+        world.row(day, number, user_id=number, page="x", words=["a"]) for day, count in enumerate(counts)
+        for number in range(count)
+    ]  # fmt: skip
+    world.fit(world.log(every_row[:12]), [COUNT], "before")
+    log = world.log([{**row, "impression_id": number} for number, row in enumerate(every_row[12:])], "later")
+    fitted = world.fit(log, [COUNT], "after", previous="before")
+    split = json.loads((fitted / Files.FEATURES).read_text())["split"]
+    of_table = split_days(DayTable.open(log, Files.LOG).rows_by_day, world.data).notes()
+    assert len(of_table["test"]) == 2
+    assert (split["validation"], split["test"]) == (of_table["validation"], of_table["test"])
+    assert len(split["warmup"] + split["train"]) == 6 + 2
 
 
 MAKER = {"kind": "target", "key": "maker", "name": "maker_rate"}

@@ -48,6 +48,15 @@ def test_days_of_less_traffic_than_before_are_tested_together() -> None:
     assert split_rows(100, 100, 100, 100, 100, 10, 10, 10).test == tuple(DAYS[6:8])
 
 
+def test_a_weekday_with_fewer_rows_than_the_others_is_tested_alone() -> None:
+    days = [date(2026, 3, 2 + number) for number in range(21)]  # Monday to Sunday, three times
+    rows_by_day = {day: {5: 150, 6: 120}.get(day.weekday(), 1_000) for day in days}
+    declared = declare({"warmup_days": 1, "validation_days": 1, "test_days": 1})
+    split = split_days(rows_by_day, declared)
+    assert (split.validation, split.test) == ((days[-2],), (days[-1],))
+    assert split_days(rows_by_day | {days[-1]: 20}, declared).test == tuple(days[-2:])
+
+
 def test_a_day_is_left_to_train_on_and_to_validate_on_however_few_rows_the_last_ones_have() -> None:
     split = split_rows(100, 100, 100, 0, 0)
     assert (split.warmup, split.train, split.validation) == ((DAYS[0],), (DAYS[1],), (DAYS[2],))
