@@ -284,8 +284,9 @@ class MonitoringJob:
         watched = versions[champion if main_version is None else main_version]
         sent_columns = log_columns(watched.preprocessing.plan.declared.data)
         of_slates, reports = versions_of_slates(slates), self.monitoring_store.reports()
-        # The window may be of a version that was replaced: what the champion does not read is no reason for anything.
-        reference = watched.expected(of_slates=watched.version in of_slates).of_columns(versions[champion].columns_read)
+        reference = watched.expected(of_slates=watched.version in of_slates)
+        if watched.version != champion:  # it was replaced, or it is a canary: what the champion reads matters
+            reference = reference.of_columns(versions[champion].columns_read)
         problems, ratio = check_window(window, reference, reports, self._settings, sent_columns)
         references = {
             number: quality

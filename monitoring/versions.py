@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from monitoring.live_quality import slates_reference
@@ -13,6 +13,7 @@ from monitoring.windows.known_columns import SLATE_SIZE
 from monitoring.windows.records import WindowReport
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.rows.preprocessing import Preprocessing
+from shortlist.slates.release import released_columns
 from shortlist.tracking.registry import ModelRegistry
 
 
@@ -27,6 +28,8 @@ class WatchedVersion:
     """Id of its MLflow run."""
     folder: Path
     reference_folder: Path | None
+    fetch_release: Callable[[], Path | None]
+    """Returns the folder of its release, which may be large; None when it has none."""
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
@@ -35,11 +38,13 @@ class WatchedVersion:
 
     @cached_property
     def columns_read(self) -> frozenset[str]:
-        """Columns that it reads, keys included; what happens to others is no fault or drift while it serves."""
+        """Columns that it and its release read, keys included."""
         plan = self.preprocessing.plan
         declared = plan.declared.data
         keys = filter(None, (declared.user, declared.item, *(table.key for table in declared.side_tables)))
-        return frozenset((*plan.read, *plan.read_for_counting, *keys, SLATE_SIZE))
+        release = self.fetch_release()
+        of_release = () if release is None else released_columns(release)
+        return frozenset((*plan.read, *plan.read_for_counting, *keys, SLATE_SIZE, *of_release))
 
     @cached_property
     def reference(self) -> Reference:
@@ -95,7 +100,9 @@ class WatchedVersions:
         if version not in self._fetched:
             registered = self._registry.fetch(version, self._scratch / f"v{version}")
             reference = self._registry.reference_of(version, self._scratch / f"r{version}")
+            fetch_release = partial(self._registry.retrieval_of, version, self._scratch / f"release{version}")
+            name = registered.name or registered.kind
             self._fetched[version] = WatchedVersion(
-                version, registered.name or registered.kind, registered.run_id, registered.folder, reference
+                version, name, registered.run_id, registered.folder, reference, fetch_release
             )
         return self._fetched[version]

@@ -120,6 +120,12 @@ def read_sections(folder: Path) -> tuple[Filters, Ordering]:
     return Filters.model_validate(sections["filters"]), Ordering.model_validate(sections["ordering"])
 
 
+def released_columns(folder: Path) -> frozenset[str]:
+    """Return the columns that a release reads: its stages, `retrieval.context` and `retrieval.item_columns`."""
+    section = released_retrieval(folder)
+    return frozenset((*_stage_columns(section, *read_sections(folder)), *section.context, *section.item_columns))
+
+
 def refreshed_digest(folder: Path) -> str:
     """Return the digest of the release that a release refreshes; empty for the release of a training."""
     return str(read_json(folder / SLATES).get(_REFRESHES, ""))
@@ -148,14 +154,18 @@ def _check_pins(
 def _user_columns(data: Data, section: Retrieval, filters: Filters, ordering: Ordering, log: Path) -> pl.DataFrame:
     """Return the columns of the users' side tables that a stage reads, one row per user, sorted by the user."""
     assert data.user
-    user_columns = columns_of(user_tables(data))
-    read = {name for rule in filters.rules for name in rule.reads} | {*columns_read(ordering)}
-    # A section of the registry is a `SourceKind`.
-    read |= {name for source in section.sources.values() for name in getattr(source, "reads_context", ())}
-    names = [name for name in user_columns if name in read]
+    read = _stage_columns(section, filters, ordering)
+    names = [name for name in columns_of(user_tables(data)) if name in read]
     if not names:
         return pl.DataFrame(schema={data.user: data.by_name[data.user].polars_type})
     return read_user_tables(log, data).select(data.user, *names).drop_nulls(data.user).sort(data.user).rechunk()
+
+
+def _stage_columns(section: Retrieval, filters: Filters, ordering: Ordering) -> set[str]:
+    """Return the columns that sources, filters and ordering read."""
+    read = {name for rule in filters.rules for name in rule.reads} | {*columns_read(ordering)}
+    # A section of the registry is a `SourceKind`.
+    return read | {name for source in section.sources.values() for name in getattr(source, "reads_context", ())}
 
 
 def _link(source: str, to: str) -> None:

@@ -317,8 +317,8 @@ def test_a_gate_that_is_required_since_the_blessing_is_named(world: World, monke
 
 
 def test_serving_names_the_version_that_serves_and_the_blessed_one_that_waits(world: World) -> None:
-    champion = "it is the champion: the first blessed version, or the one that was promoted or returned to last."
-    serves = f"Version 1 serves: {champion}"
+    reason = "it is the champion: the first blessed version, or the one that was promoted or returned to last."
+    serves = f"Version 1 serves: {reason}"
     assert list(describe_versions(world.models, world.rollouts, 1)) == [
         serves,
         "Version 2 is blessed, for it passed every gate, and waits: make deploy-canary SPEC=demo rolls it out step by"
