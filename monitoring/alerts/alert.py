@@ -26,6 +26,8 @@ class Alert(BaseModel):
     """When the incident began."""
     ends: datetime | None = None
     """When the incident ended; None while it lasts."""
+    changed: datetime | None = None
+    """When it fired, fired again, or was resolved; None in records of earlier versions."""
     link: str = ""
     """Address of the status page."""
 
@@ -38,6 +40,14 @@ class Alert(BaseModel):
     def status(self) -> Literal["firing", "resolved"]:
         """Status of the alert."""
         return "firing" if self.ends is None else "resolved"
+
+    @property
+    def line(self) -> str:
+        """Status, time of its newest change and summary, with the beginning of an incident that fired before."""
+        changed = f"{self.changed or self.starts:%Y-%m-%d %H:%M}"
+        began = f"{self.starts:%Y-%m-%d %H:%M}"
+        since = f" (the incident began {began})" if began != changed else ""
+        return f"{self.status}  {changed}  {self.annotations.get('summary', self.name)}{since}"
 
     @property
     def fingerprint(self) -> str:

@@ -22,7 +22,7 @@ from monitoring.alerts.alert import Alert, digest
 from monitoring.alerts.alert_records import AlertRecord, AlertRecords
 from monitoring.alerts.destinations import DeliveryError, Destination, TemporaryDeliveryError
 from monitoring.retraining.alarm import format_utc
-from monitoring.retraining.retrain_blockers import UNSUCCESSFUL_STATES
+from monitoring.retraining.retrain_blockers import UNSUCCESSFUL_STATES, describe_retraining
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import RetrainDecision, Retraining
 from shortlist.storage.records.store import LockedError
@@ -92,7 +92,7 @@ def send_test_alert(spec: str, destinations: Mapping[str, Destination], now: dat
         now: The present moment.
     """
     notes = {"summary": f"{spec}: a test of the alerts", "description": "Nothing is wrong."}
-    alerts = [_alert(TEST, spec, now.isoformat(), notes, (now, ends), "") for ends in (None, now)]
+    alerts = [_alert(TEST, spec, now.isoformat(), notes, (now, ends), now, "") for ends in (None, now)]
     answers = {}
     for destination in destinations.values():
         try:
@@ -163,15 +163,16 @@ def retraining_alerts(
     """
     firing = _firing_alert(latest, RETRAINING_FAILED)
     starts = firing.starts if firing else now
-    subject = f"{spec}: the retraining of {format_utc(retraining.window)}"
+    subject = f"{spec}: {describe_retraining(retraining)}"
     if retraining.state in UNSUCCESSFUL_STATES:
         summary, ends = f"{subject} led to no new champion ({retraining.state})", None
     elif retraining.state == "promoted" and firing is not None:
-        summary, ends = f"{subject} led to version {retraining.version}", now
+        failure = firing.annotations["summary"].removeprefix(f"{spec}: ")
+        summary, ends = f"{subject} led to version {retraining.version}, after {failure}", now
     else:
         return ()
     notes = {"summary": summary, "description": retraining.reason, "run": retraining.run, "key": retraining.key}
-    return (_alert(RETRAINING_FAILED, spec, retraining.key, notes, (starts, ends), link),)
+    return (_alert(RETRAINING_FAILED, spec, retraining.key, notes, (starts, ends), now, link),)
 
 
 _CONDITIONS: Final[tuple[tuple[str, Callable[[RetrainDecision], bool], str], ...]] = (
@@ -195,7 +196,7 @@ def _decision_alert(name: str, decision: RetrainDecision, starts: datetime, ends
         "window": f"{format_utc(decision.window)} to {format_utc(decision.until)}",
         "key": decision.key,
     }
-    return _alert(name, decision.spec, decision.key, notes, (starts, ends), link)
+    return _alert(name, decision.spec, decision.key, notes, (starts, ends), decision.made, link)
 
 
 def _decision_summary(name: str, decision: RetrainDecision, is_over: bool) -> str:
@@ -209,8 +210,9 @@ def _decision_summary(name: str, decision: RetrainDecision, is_over: bool) -> st
 
 
 def _alert(
-    name: str, spec: str, key: str, notes: dict[str, str], span: tuple[datetime, datetime | None], link: str
-) -> Alert:
+    name: str, spec: str, key: str, notes: dict[str, str], span: tuple[datetime, datetime | None], changed: datetime,
+    link: str,
+) -> Alert:  # fmt: skip
     starts, ends = span
     return Alert(
         id=digest(name, "firing" if ends is None else "resolved", key),
@@ -218,5 +220,6 @@ def _alert(
         annotations={name: note for name, note in notes.items() if note},
         starts=starts,
         ends=ends,
+        changed=changed,
         link=link,
     )

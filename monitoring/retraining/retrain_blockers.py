@@ -54,6 +54,14 @@ def schedule_blocker(moment: datetime, retrainings: Sequence[Retraining], policy
     )
 
 
+def describe_retraining(retraining: Retraining) -> str:
+    """Return what a retraining is called in sentences: by its window, or by its start where a person started it."""
+    # The window of a person's training is that of the newest report, and so often that of an earlier retraining.
+    if retraining.trigger == "manual":
+        return f"the training that a person started at {format_utc(retraining.started)}"
+    return f"the retraining of {format_utc(retraining.window)}"
+
+
 def running_retraining(retrainings: Sequence[Retraining]) -> str:
     """Return a message about the running retraining, which blocks another one; empty when none is running."""
     for retraining in retrainings:
@@ -70,8 +78,7 @@ def _running_blocker(_start: datetime, retrainings: Sequence[Retraining], _polic
 def _answered_window_blocker(start: datetime, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
     for retraining in reversed(retrainings):
         if retraining.window >= start:
-            window = format_utc(retraining.window)
-            return f"the retraining of {window} ({retraining.state}) answered this window; a later one decides"
+            return f"{describe_retraining(retraining)} ({retraining.state}) answered this window; a later one decides"
     return ""
 
 

@@ -124,8 +124,9 @@ class MonitoringStore:
         """
         assert decision.action == "retrain", decision.action
         retraining = Retraining(
-            key=decision.key, started=self._clock(), window=decision.window, state="running", run=run
-        )
+            key=decision.key, started=self._clock(), window=decision.window, state="running", run=run,
+            trigger=decision.trigger,
+        )  # fmt: skip
         with self._lock():
             if alone and any(active.state == "running" for active in self.retrainings()):
                 return False

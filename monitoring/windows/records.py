@@ -257,3 +257,5 @@ class Retraining(_WindowRecord):
     reason: str = ""
     run: str = ""
     """Folder or name of the run."""
+    trigger: Trigger | None = None
+    """Trigger of the decision; None in records of earlier versions."""

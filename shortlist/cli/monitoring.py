@@ -66,8 +66,7 @@ def alerts(
         raise typer.Exit(1 if any(answers.values()) else 0)
     stores = open_runs_folder(runs, loaded.runtime).storage_parameter(loaded.runtime)
     for record in AlertRecords(open_monitoring_store(stores, loaded.name).records).read().values():
-        alert = record.alert
-        typer.echo(f"{alert.status}  {alert.starts:%Y-%m-%d %H:%M}  {alert.annotations.get('summary', alert.name)}")
+        typer.echo(record.alert.line)
         for url_digest, problem in record.waiting.items():
             typer.echo(
                 f"  waiting  {problem or destinations.get(url_digest, 'for a destination of another declaration')}"

@@ -354,7 +354,8 @@ def test_a_story_is_told_from_the_first_alarm_to_the_promotion(receiver: Receive
         "demo: the alarm is raised; a training starts",
         "demo: the retraining of 2026-01-20 00:00 led to no new champion (held)",
         "demo: the alarm is raised; a training starts",
-        "demo: the retraining of 2026-01-21 00:00 led to version 4",
+        "demo: the retraining of 2026-01-21 00:00 led to version 4,"
+        " after the retraining of 2026-01-20 00:00 led to no new champion (held)",
         "demo: the alarm is over",
     ]
     assert [body["status"] for body in receiver.bodies] == ["firing", "firing", "firing", "resolved", "resolved"]

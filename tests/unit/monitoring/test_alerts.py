@@ -179,9 +179,34 @@ def test_a_promotion_resolves_the_alert_of_failed_retrainings() -> None:
     assert (second.starts, second.fingerprint, second.id != first.id) == (first.starts, first.fingerprint, True)
     (resolved,) = retraining_alerts("demo", retraining(3, "promoted"), latest_by_name(second), now)
     assert (resolved.status, resolved.starts, resolved.ends) == ("resolved", first.starts, now)
-    assert resolved.annotations["summary"] == "demo: the retraining of 2026-01-22 00:00 led to version 7"
+    assert resolved.annotations["summary"] == (
+        "demo: the retraining of 2026-01-22 00:00 led to version 7,"
+        " after the retraining of 2026-01-21 00:00 led to no new champion (held)"
+    )
     assert retraining_alerts("demo", retraining(4, "promoted"), latest_by_name(resolved), now) == ()
     assert retraining_alerts("demo", retraining(4, "promoted"), {}, now) == ()
+
+
+def test_the_version_of_a_persons_training_is_not_said_to_be_that_of_the_retraining_of_its_window() -> None:
+    (held,) = retraining_alerts("demo", retraining(1, "held"), {}, FIRST + 3 * DAY)
+    by_hand = retraining(1, "promoted").model_copy(update={"trigger": "manual", "started": FIRST + 3.5 * DAY})
+    (resolved,) = retraining_alerts("demo", by_hand, latest_by_name(held), FIRST + 4 * DAY)
+    assert resolved.annotations["summary"] == (
+        "demo: the training that a person started at 2026-01-22 12:00 led to version 7,"
+        " after the retraining of 2026-01-20 00:00 led to no new champion (held)"
+    )
+
+
+def test_the_line_of_an_alert_has_the_time_at_which_it_fired_again_or_was_resolved() -> None:
+    (raised,) = decision_alerts(decision(1, "hold", alarm=True), {})
+    (trains,) = decision_alerts(decision(2, "retrain", alarm=True), latest_by_name(raised))
+    (over,) = decision_alerts(decision(3, "hold", alarm=False), latest_by_name(trains))
+    assert [alert.line for alert in (raised, trains, over)] == [
+        "firing  2026-01-21 01:00  demo: the alarm is raised; no training starts (columns price, brand)",
+        "firing  2026-01-22 01:00  demo: the alarm is raised; a training starts (columns price, brand)"
+        " (the incident began 2026-01-21 01:00)",
+        "resolved  2026-01-23 01:00  demo: the alarm is over (the incident began 2026-01-21 01:00)",
+    ]
 
 
 def test_a_running_retraining_fires_no_alert() -> None:

@@ -134,7 +134,8 @@ def test_a_manual_training_counts_and_blocks_concurrent_trainings(tmp_path: Path
     store.finish(scheduled.key, "held", None, "the gates held it")
     may_run, decision = begin_manual_training(store, None, FOUR + timedelta(hours=1), "runs/a")
     assert decision is not None and (may_run, decision.trigger) == (True, "manual")
-    assert [retraining.key for retraining in store.retrainings() if retraining.state == "running"] == [decision.key]
+    running = [retraining for retraining in store.retrainings() if retraining.state == "running"]
+    assert [(retraining.key, retraining.trigger) for retraining in running] == [(decision.key, "manual")]
     # And the schedule's next moment is told of it.
     is_started, next_decision = begin_scheduled_training(store, CRON, POLICY, FOUR + timedelta(days=1))
     assert (is_started, next_decision.action) == (False, "hold")
