@@ -22,6 +22,8 @@ _LABEL_PATTERNS: Final = (
     r"^(is_)?click(ed|s)?$", r"^label$", r"^target$", r"click", r"convert|conversion|purchase|bought|buy|order",
     r"install|watched|play(ed)?$", r"like", r"view",
 )  # fmt: skip
+_ANSWERS: Final = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("on", "off"))
+"""Pairs of texts of which the first says that it happened, in any case."""
 _RATING_PATTERN: Final = r"rating|stars|score|grade"
 _EVENT_PATTERN: Final = r"event|action|behaviou?r|interaction|type"
 _POSITIVE_EVENT_PATTERNS: Final = (
@@ -101,7 +103,7 @@ def choose_clock(log: TableSample) -> RoleChoice:
 
 def choose_label(log: TableSample) -> RoleChoice:
     """Return the column that tells what became of an impression."""
-    binary = [column for column in log.columns if column.is_binary]
+    binary = [column for column in log.columns if column.is_binary or _positive_answer(column) is not None]
     ranked = _rank_by_name(binary, _LABEL_PATTERNS)
     pairs = [column for column in log.columns if column.pairs]
     ratings = [column for column in log.columns if _is_rating(column)]
@@ -113,12 +115,16 @@ def choose_label(log: TableSample) -> RoleChoice:
     events = [column for column in events if _positive_event(column) is not None]
     candidates = [*pairs, *ranked, *ratings, *events, *(column for column in binary if column not in ranked)]
     if not candidates:
-        return RoleChoice(None, "no column holds 0 and 1, ratings, or names of events")
+        reason = "no column holds 0 and 1, yes and no, ratings, or names of events"
+        return RoleChoice(None, reason)
     best = candidates[0]
     if best.pairs:
         reason = "each value lists the items shown, and after a dash what became of them"
     elif best.is_binary:
         reason = f"holds 0 and 1, {_mean(best):.1%} of them 1"
+    elif (answer := _positive_answer(best)) is not None:
+        answers = best.values.drop_nulls()
+        reason = f"holds two answers, {int((answers == answer).sum()) / answers.len():.1%} of them '{answer}'"
     else:
         reason = "holds ratings" if _is_rating(best) else "names what happened"
     return RoleChoice(best.source, reason, _source_names(candidates[1:]))
@@ -129,7 +135,8 @@ def choose_positive(column: ColumnProfile) -> Positive | None:
     if column.is_binary or column.pairs:
         return None
     if column.type == "string":
-        return Positive(any_of=(_positive_event(column) or str(column.values.drop_nulls()[0]),))
+        positive = _positive_answer(column) or _positive_event(column) or str(column.values.drop_nulls()[0])
+        return Positive(any_of=(positive,))
     values = column.values.drop_nulls()
     levels = values.unique().sort().to_list()[1:]
     return Positive(at_least=min(levels, key=lambda level: abs(int((values >= level).sum()) / len(values) - 0.45)))
@@ -412,6 +419,16 @@ def _has_name(column: ColumnProfile, pattern: str) -> bool:
 def _is_rating(column: ColumnProfile) -> bool:
     numbers = column.type in ("integer", "number") and 2 < column.distinct <= 21
     return numbers and _has_name(column, _RATING_PATTERN)
+
+
+def _positive_answer(column: ColumnProfile) -> str | None:
+    """Return which of a column's two values says yes; None where they are no such answers."""
+    if column.type != "string" or column.distinct != len(_ANSWERS[0]):
+        return None
+    values = [str(value) for value in column.values.drop_nulls().unique().to_list()]
+    answers = {tuple(sorted(pair)): pair[0] for pair in _ANSWERS}
+    yes = answers.get(tuple(sorted(value.lower() for value in values)))
+    return next((value for value in values if value.lower() == yes), None)
 
 
 def _positive_event(column: ColumnProfile) -> str | None:

@@ -82,7 +82,10 @@ def describe_versions(models: Models, rollouts: Rollouts, stable: int) -> Iterat
         stable: The version that serves.
     """
     champion, newest = models.version_of("champion"), models.version_of("candidate")
-    reason = "it is the champion: the first blessed version, or the one that was promoted or returned to last"
+    reason = (
+        "it is the champion: the first blessed version, the newest where that was retired, or the one that was promoted"
+        " or returned to last"
+    )
     if champion != stable:
         other = "no version is the champion" if champion is None else f"the champion is version {champion}"
         reason = f"the fleet kept it; {other}"

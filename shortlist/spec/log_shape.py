@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shortlist.spec.base import Section
 
@@ -18,6 +18,18 @@ class Positive(Section):
     """Largest value that counts as 1."""
     any_of: tuple[str | int, ...] | None = Field(default=None, min_length=1)
     """These values of an integer or string column count as 1, e.g. `any_of: [purchase, cart]`."""
+
+    @field_validator("any_of", mode="before")
+    @classmethod
+    def _no_booleans(cls, values: object) -> object:
+        listed_values = values if isinstance(values, list | tuple) else ()
+        for value in listed_values:
+            if isinstance(value, bool):
+                raise ValueError(
+                    f"got {str(value).lower()}: YAML reads yes, no, on, off, true and false as booleans; write the"
+                    ' value as it is in the log, in quotes: any_of: ["yes"]'
+                )
+        return values
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

@@ -191,7 +191,7 @@ def absolute_gate(
     level = f"{limits.confidence:.0%} bound, {format_count(candidate.rows)} test rows"
     failures = []
     if candidate.auc.low < limits.min_auc:
-        failures.append(f"AUC {candidate.auc.low:.4f} < {limits.min_auc:.4f} (min_auc; {level})")
+        failures.append(f"AUC, lower bound {candidate.auc.low:.4f} < {limits.min_auc:.4f} (min_auc; {level})")
     is_better, log_losses = compare_with_constant_rate(candidate)
     if limits.max_log_loss is not None:
         is_better = candidate.log_loss.high < limits.max_log_loss
@@ -215,7 +215,7 @@ def absolute_gate(
         for name, difference in _differences_with_floors(gain, metric, limits)
     )
     passes = (
-        f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, {log_losses}"
+        f"AUC, lower bound {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, {log_losses}"
         f"{gains} over {gain.reference}"
         f"{''.join(f', {TITLES[metric]} lead {lead.describe()} over {name}' for name, lead in leads.items())} ({level})"
     )
@@ -440,7 +440,7 @@ def _describe_condition(comparison: SliceComparison, reference: str, limits: Gat
     figures = []
     if condition.min_auc is not None:
         sign = "<" if comparison.misses_min_auc else ">="
-        figures.append(f"AUC {comparison.auc.low:.4f} {sign} {condition.min_auc:.4f} (min_auc)")
+        figures.append(f"AUC, lower bound {comparison.auc.low:.4f} {sign} {condition.min_auc:.4f} (min_auc)")
     if condition.max_drop is not None:
         sign = "<" if comparison.misses_max_drop else ">="
         figures.append(f"AUC difference {gap.describe()} {sign} {-condition.max_drop:.4f} (max_drop)")

@@ -63,7 +63,7 @@ def labels_gate(
         numbers[name] = _label_numbers(head.measures, baseline_comparison, champion_comparison)
         if head.measures.auc is not None:
             passes.append(
-                f"{name}: AUC {head.measures.auc.low:.4f} >= {label_limits.min_auc:.4f}"
+                f"{name}: AUC, lower bound {head.measures.auc.low:.4f} >= {label_limits.min_auc:.4f}"
                 f"{_format_gain(baseline_comparison)}"
             )
     level = f" ({limits.confidence:.0%} bound, {format_count(candidate.measures.rows)} test rows)"
@@ -95,7 +95,7 @@ def _iter_label_failures(
         yield f"no numbers: {head.problem or 'not measured'}"
         return
     if head.auc.low < label_limits.min_auc:
-        yield f"AUC {head.auc.low:.4f} < {label_limits.min_auc:.4f} (min_auc)"
+        yield f"AUC, lower bound {head.auc.low:.4f} < {label_limits.min_auc:.4f} (min_auc)"
     is_better, log_losses = compare_with_constant_rate(head)
     if not is_better:
         yield log_losses

@@ -87,8 +87,9 @@ def wilson_interval(positives: int, rows: int, confidence: float) -> tuple[float
 
     rate, square = positives / rows, float(ndtri((1 + confidence) / 2)) ** 2 / rows
     middle, half = rate + square / 2, (square * (rate * (1 - rate) + square / 4)) ** 0.5
-    # Without positives the lower bound is 0, without negatives the upper is 1; rounding may miss both.
-    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
+    # Without positives the lower bound is 0, without negatives the upper is 1; rounding may miss both, on either side.
+    low, high = (middle - half) / (1 + square), (middle + half) / (1 + square)
+    return max(0.0, min(rate, low)), min(1.0, max(rate, high))
 
 
 def _make_bin(rows: int, positives: int, mean_score: float, confidence: float) -> Bin:

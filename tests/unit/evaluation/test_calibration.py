@@ -65,6 +65,13 @@ def test_wilson_interval_is_scipys(positives: int, rows: int, confidence: float)
     )
 
 
+def test_wilson_bounds_hold_the_rate_despite_rounding() -> None:
+    for rows in range(1, 3_000):
+        for positives in (0, rows):
+            low, high = wilson_interval(positives, rows, 0.95)
+            assert low <= positives / rows <= high, (positives, rows)
+
+
 def test_wilson_bounds_are_between_0_and_1() -> None:
     assert wilson_interval(0, 20, 0.95) == pytest.approx((0, 1.959964**2 / (20 + 1.959964**2)), abs=1e-6)
 

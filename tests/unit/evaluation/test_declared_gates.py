@@ -41,7 +41,7 @@ def test_a_condition_within_its_limits_passes_with_the_figures_of_both_models(
     result = judge_slices(frame(), frame(), where=TAB_2, min_auc=0.6, max_drop=0.01)
     assert result.passed
     # The same scores: on the same resampled users the difference is exactly 0.
-    assert f"; {TAB_2}: AUC 0." in result.reason
+    assert f"; {TAB_2}: AUC, lower bound 0." in result.reason
     assert ">= 0.6000 (min_auc), AUC difference +0.0000, lower bound +0.0000 >= -0.0100 (max_drop) (0." in result.reason
     assert "of the champion on the same 600 test rows; 95% bounds)" in result.reason  # 750 of 3 000, four fifths known
 
@@ -49,7 +49,7 @@ def test_a_condition_within_its_limits_passes_with_the_figures_of_both_models(
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"min_auc": 0.6}, f"{TAB_2}: AUC 0."),
+        ({"min_auc": 0.6}, f"{TAB_2}: AUC, lower bound 0."),
         ({"max_drop": 0.05}, f"{TAB_2}: AUC difference -0."),
     ],
 )

@@ -202,7 +202,7 @@ class TestAbsolute:
     def test_holds_when_only_the_value_reaches_the_floor(self) -> None:
         weak = measures(auc=ConfidenceInterval(low=0.549, value=0.56, high=0.57))
         reason = _failure_reason(absolute_gate(weak, GAIN, "auc", LIMITS))
-        assert reason == "AUC 0.5490 < 0.5500 (min_auc; 95% bound, 4 000 test rows)"
+        assert reason == "AUC, lower bound 0.5490 < 0.5500 (min_auc; 95% bound, 4 000 test rows)"
 
     def test_holds_a_log_loss_no_better_than_a_constant_rate(self) -> None:
         useless = measures(constant_rate_gap=ConfidenceInterval(low=-0.02, value=-0.01, high=0.001))

@@ -69,7 +69,7 @@ def test_a_good_score_of_every_label_passes(labelled: pl.DataFrame, write: Write
     gate_result = labels_gate(candidate, baseline, None, limits, LabelLimits())
     assert gate_result.passed, gate_result.reason
     assert (
-        "like: AUC 0." in gate_result.reason
+        "like: AUC, lower bound 0." in gate_result.reason
         and "gain +0." in gate_result.reason
         and "over popularity" in gate_result.reason
     )
@@ -79,7 +79,7 @@ def test_a_good_score_of_every_label_passes(labelled: pl.DataFrame, write: Write
 @pytest.mark.parametrize(
     ("score", "reason"),
     [
-        (1 - pl.col("score_like"), r"like: AUC 0\.\d+ < 0\.5200 \(min_auc\)"),
+        (1 - pl.col("score_like"), r"like: AUC, lower bound 0\.\d+ < 0\.5200 \(min_auc\)"),
         (pl.lit(0.9).cast(pl.Float32), r"log loss 1\.\d+ against 0\.\d+ of a constant rate \(difference \+1"),
         (pl.col("score_like") / 2, r"rate error \d\d\.\d% > 20\.0%"),
         (pl.lit(float("nan")).cast(pl.Float32), r"like: no numbers: .*NaN|like: no numbers: .*finite"),

@@ -107,6 +107,18 @@ def test_a_spec_is_written_for_a_sparse_log_of_clicks(tmp_path: Path) -> None:
     assert spec.gates.max_rate_error > 0.1  # few clicks: chance alone moves the rate
 
 
+@pytest.mark.parametrize("answers", [("no", "yes"), ("FALSE", "TRUE")])
+def test_a_label_of_two_answers_is_read(tmp_path: Path, answers: tuple[str, str]) -> None:
+    log = write_sparse_clicks(tmp_path) / "log.csv"
+    frame = pl.read_csv(log, infer_schema=False)
+    answer = pl.col("clicked").replace({"0": answers[0], "1": answers[1]}).alias("saved")
+    frame.with_columns(answer).drop("clicked").write_csv(log)
+    draft, spec = write_checked_spec(tmp_path)
+    if draft.positive is not None:
+        assert spec.data.positive is not None and spec.data.positive.any_of == (answers[1],)
+    assert (spec.data.label, draft.positive is None) == ("saved", answers[0] == "FALSE")
+
+
 def test_a_log_without_a_header_and_label_is_refused(tmp_path: Path) -> None:
     draw = random.Random(3)
     rows = [
@@ -114,7 +126,9 @@ def test_a_log_without_a_header_and_label_is_refused(tmp_path: Path) -> None:
         for n in range(2_500)
     ]
     (tmp_path / "u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
-    with pytest.raises(DataError, match="no column holds 0 and 1, ratings, or names of events; a log needs"):
+    with pytest.raises(
+        DataError, match="no column holds 0 and 1, yes and no, ratings, or names of events; a log needs"
+    ):
         draft_spec(tmp_path / "u.data", choose_likeliest)
 
 

@@ -225,7 +225,13 @@ class EventReceiver:
             if isinstance(value, int | float) and value in (0, 1):
                 return int(value)
             raise BadRequestError(f"outcome.{name}: got {shorten(value)}; wanted 0 or 1")
-        return int(is_positive_value(_typed(self._data.by_name[name], value), positive))
+        typed = _typed(self._data.by_name[name], value)
+        if is_positive_value(typed, positive):
+            return 1
+        for accepted in positive.any_of or ():
+            if str(accepted).strip().lower() == str(typed).strip().lower():
+                raise BadRequestError(f"outcome.{name}: got {shorten(value)}; did you mean '{accepted}'?")
+        return 0
 
 
 def _typed(column: Column, value: Any) -> Any:

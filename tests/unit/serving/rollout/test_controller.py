@@ -317,7 +317,10 @@ def test_a_gate_that_is_required_since_the_blessing_is_named(world: World, monke
 
 
 def test_serving_names_the_version_that_serves_and_the_blessed_one_that_waits(world: World) -> None:
-    reason = "it is the champion: the first blessed version, or the one that was promoted or returned to last."
+    reason = (
+        "it is the champion: the first blessed version, the newest where that was retired, or the one that was promoted"
+        " or returned to last."
+    )
     serves = f"Version 1 serves: {reason}"
     assert list(describe_versions(world.models, world.rollouts, 1)) == [
         serves,

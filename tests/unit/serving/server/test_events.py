@@ -165,6 +165,19 @@ def test_a_label_with_a_rule_is_positive_by_its_rule(open_outcomes: Open) -> Non
     assert outcomes.rows()["label"].to_list() == [1, 0, 0]
 
 
+def test_another_spelling_of_a_positive_label_is_refused(open_outcomes: Open) -> None:
+    columns = [
+        {**column, "type": "string"} if column["name"] == "clicked" else column for column in DECLARED["columns"]
+    ]
+    outcomes = open_outcomes(positive={"any_of": ["yes"]}, columns=columns)
+    accepted, refused = outcomes.send(
+        event(outcome={"clicked": "yes"}), event(event_id="f", outcome={"clicked": "no"}),
+        event(event_id="g", outcome={"clicked": "YES "}),
+    )  # fmt: skip
+    assert accepted == 2 and "outcome.clicked: got 'YES '; did you mean 'yes'?" in refused[0]
+    assert outcomes.rows()["label"].to_list() == [1, 0]
+
+
 def test_who_may_send_is_declared(open_outcomes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     open_outcomes().receiver.senders.check({})
     with pytest.raises(UnauthorizedError, match=r"declare serving\.events\.token_variable"):

@@ -201,7 +201,10 @@ def _is_read(service: Service, name: str, location: str, names: Sequence[str]) -
         BadRequestError: Nobody knows the column; the message lists `names`, which may be sent at the location.
     """
     if name == Columns.TIME:
-        raise BadRequestError(f"{location}.{name}: the server sets the time of a request; leave it out")
+        raise BadRequestError(
+            f"{location}.{name}: the server sets the time of a request; leave it out, or send"
+            " tensors, which may have one (docs/serving.md)"
+        )
     return name in service.inputs.accepted_names or service.inputs.check_name(name, names)
 
 
