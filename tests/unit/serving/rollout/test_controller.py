@@ -327,11 +327,11 @@ def test_serving_names_the_version_that_serves_and_the_blessed_one_that_waits(wo
         "Version 2 is blessed, for it passed every gate, and waits: make deploy-canary SPEC=demo rolls it out step by"
         " step, make promote SPEC=demo at once.",
     ]
-    during: list[list[str]] = []
-    world.on_change = lambda _: during.append(list(describe_versions(world.models, world.rollouts, 1)))
+    sentences_by_change: list[list[str]] = []
+    world.on_change = lambda _: sentences_by_change.append(list(describe_versions(world.models, world.rollouts, 1)))
     world.observer.observations = {0: [make_observation("roll_back", "at 5 %: kpi: it is worse")]}
     world.roll_out().canary()
-    assert during[0] == [serves]
+    assert sentences_by_change[0] == [serves]
     world.models.aliases["candidate"] = 1
     assert list(describe_versions(world.models, world.rollouts, 1)) == [serves]
     for champion, other in ((2, "the champion is version 2"), (None, "no version is the champion")):
