@@ -201,7 +201,7 @@ def train_ensembles(
 def finalize_run(
     name: str, monitoring: str, stores: str, cause: dict, status: dsl.PipelineTaskFinalStatus
 ) -> None:  # fmt: skip
-    """Mark what a failed pipeline left open as failed, and alert about a retraining that led to no new champion."""
+    """Mark what a failed pipeline left open as failed; report the end of a decision's training (page and alert)."""
     from shortlist.tracking.steps import failure_of_run, step
 
     with step("finalize_run"):
@@ -214,7 +214,7 @@ def finalize_run(
             if cause.get("key"):
                 open_monitoring_store(stores, name).mark_failed(cause["key"], reason)
         if cause.get("key"):
-            from monitoring.monitoring_job import alert_about_ended_training
+            from monitoring.monitoring_job import report_ended_training
             from shortlist.spec.monitoring import Monitoring
 
-            alert_about_ended_training(name, stores, Monitoring.model_validate_json(monitoring))
+            report_ended_training(name, stores, Monitoring.model_validate_json(monitoring))

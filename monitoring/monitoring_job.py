@@ -58,8 +58,10 @@ def page_address(stores: StorageConfig, name: str, page: str) -> str:
     return "" if stores.folder is not None else open_object_store(stores).url(f"monitoring/{name}/{page}")
 
 
-def alert_about_ended_training(name: str, stores: str, monitoring: Monitoring) -> None:
-    """Send the alert that the end of the newest training fires or resolves; what is not accepted is only reported.
+def report_ended_training(name: str, stores: str, monitoring: Monitoring) -> None:
+    """Send the alert that the end of the newest training fires or resolves, and write the status page again.
+
+    What cannot be written or is not accepted is only reported.
 
     Args:
         name: Name of the spec.
@@ -67,7 +69,9 @@ def alert_about_ended_training(name: str, stores: str, monitoring: Monitoring) -
         monitoring: The spec's section, with the destinations.
     """
     try:
-        problems = MonitoringJob(name, stores, monitoring, ()).send_alerts(None, datetime.now(UTC)).problems
+        job, now = MonitoringJob(name, stores, monitoring, ()), datetime.now(UTC)
+        problems = job.send_alerts(None, now).problems
+        job.write_status_page(now)
     except ShortlistError as error:  # the training has ended, whoever hears of it
         problems = (str(error),)
     for problem in problems:
@@ -190,8 +194,7 @@ class MonitoringJob:
             claimed = decision is not None and self.monitoring_store.claim(decision)
             self.monitoring_store.record_run_time()
             write_metrics(self.monitoring_store, self.folder / METRICS)
-            write_page(self._status_page_data(now, available.waiting), self.page)
-            publish_pages(self._stores, self.name, self.folder)
+            self.write_status_page(now, available.waiting)
             maintain_stored_logs(self._log_paths, parse_duration(self._serving.log.retention))
         return MonitoringRun(
             tuple(new_reports), decision, claimed, available.waiting, delivery.problems, self.address or str(self.page),
@@ -217,7 +220,20 @@ class MonitoringJob:
         """
         if not monitoring_run.claimed or monitoring_run.decision is None or monitoring_run.decision.action != "retrain":
             return False
-        return self.monitoring_store.start(monitoring_run.decision, run)
+        is_started = self.monitoring_store.start(monitoring_run.decision, run)
+        if is_started:
+            self.write_status_page(datetime.now(UTC), monitoring_run.waiting)  # it has said that a training will begin
+        return is_started
+
+    def write_status_page(self, now: datetime, waiting: str = "") -> None:
+        """Write the status page, and publish it where pages are not on this disk.
+
+        Args:
+            now: The present moment.
+            waiting: One line about windows that are not ready yet.
+        """
+        write_page(self._status_page_data(now, waiting), self.page)
+        publish_pages(self._stores, self.name, self.folder)
 
     @property
     def served_features(self) -> ServedFeaturesReport | None:

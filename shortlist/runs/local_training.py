@@ -170,6 +170,9 @@ def run_locally(
         raise
     if decision_of_run is not None:
         monitoring_store.finish(decision_of_run.key, *_training_outcome(spec, stores, run, code))
+        from monitoring.monitoring_job import report_ended_training  # most runs start without its imports
+
+        report_ended_training(spec.name, stores, spec.monitoring)
     return code
 
 

@@ -22,7 +22,7 @@ from components.training import finalize_run
 from monitoring.alerts.alert_records import AlertRecords
 from monitoring.alerts.alerts import Delivery, send_alerts
 from monitoring.alerts.destinations import Destination, open_destinations
-from monitoring.monitoring_job import MonitoringJob, alert_about_ended_training
+from monitoring.monitoring_job import MonitoringJob, MonitoringRun, report_ended_training
 from monitoring.retraining.retrain_policy import decision_key
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.store.record_files import RecordError
@@ -206,8 +206,10 @@ def test_a_training_that_led_to_no_champion_is_alerted_when_it_ends(
     stores = RunsFolder.open(tmp_path / "runs").storage_parameter(runtime)
     store = open_monitoring_store(stores, "demo")
     monitoring = Monitoring(alerts=Alerts(urls=(receiver.url,)))
-    store.claim(retrain := decision(1, "retrain", alarm=True))
-    store.start(retrain, "")
+    job = MonitoringJob("demo", stores, monitoring, ())
+    retrain = decision(1, "retrain", alarm=True)
+    assert job.begin_training(MonitoringRun((), retrain, store.claim(retrain), "", (), ""), "")
+    assert f"{retrain.key[:8]} is running" in job.page.read_text()
     monkeypatch.setenv(RUN_VARIABLE, "20260120-020000-demo.1a2b")
     if state == "held":
         store.finish(retrain.key, "held", None, "no candidate passed the gates")
@@ -217,7 +219,8 @@ def test_a_training_that_led_to_no_champion_is_alerted_when_it_ends(
     (notes,) = (body["commonAnnotations"] for body in receiver.bodies)
     assert notes["summary"].endswith(f"led to no new champion ({state})")
     assert (notes["run"], notes["key"]) == ("20260120-020000-demo.1a2b", retrain.key)
-    job = MonitoringJob("demo", stores, monitoring, ())
+    page_text = job.page.read_text()
+    assert retrain.key in page_text and f" {state}</span>" in page_text and "is running" not in page_text
     assert job.send_alerts(None, MADE) == Delivery()  # the next monitoring run does not repeat it
 
 
@@ -227,7 +230,7 @@ def test_an_unset_variable_of_a_destination_does_not_fail_the_end_of_a_training(
     monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events.jsonl"))
     stores = RunsFolder.open(tmp_path / "runs").storage_parameter(Runtime(engine="cpu"))
     monitoring = Monitoring(alerts=Alerts(urls=("https://example.org/${NOT_SET_ANYWHERE}",)))
-    alert_about_ended_training("demo", stores, monitoring)
+    report_ended_training("demo", stores, monitoring)
     assert "NOT_SET_ANYWHERE" in (tmp_path / "events.jsonl").read_text()
 
 
