@@ -197,14 +197,17 @@ def retire_champion(
 def replay(
     spec: SpecArgument,
     rate: Annotated[float | None, typer.Option(help="Requests per second; the spec's by default.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long.")] = 30.0,
+    seconds: Annotated[float | None, typer.Option(help="How long; 30 without --rounds.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="How often the days are replayed whole, instead of --seconds.")
+    ] = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Play the newest days of the log as users would, outcomes included; exit code 1 when a request got no answer."""
-    from shortlist.serving.traffic.replay import describe
+    from shortlist.serving.traffic.replay import describe, describe_end
 
-    summary = _deployer(spec, runs).replay(seconds, rate)
-    typer.echo(describe(summary), nl=False)
+    summary = _deployer(spec, runs).replay(30.0 if seconds is None and rounds is None else seconds, rate, rounds)
+    typer.echo(describe(summary) + describe_end(summary), nl=False)
     raise typer.Exit(int(summary["answered"] < summary["sent"]))
 
 

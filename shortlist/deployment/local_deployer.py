@@ -82,19 +82,20 @@ class LocalDeployer(Deployer):
             return stack, None
         return stack, self._commands(StackConnection(self.context, stack), on_change).canary(first)
 
-    def replay(self, seconds: float, rate: float | None = None) -> dict[str, Any]:
-        """Replay the log as traffic for some seconds; return the counts of the requests.
+    def replay(self, seconds: float | None, rate: float | None = None, rounds: int | None = None) -> dict[str, Any]:
+        """Replay the log's newest days as traffic; return the counts of the requests.
 
         Args:
-            seconds: Duration.
+            seconds: Longest duration; None for no limit.
             rate: Requests per second; the spec's by default.
+            rounds: Number of times that the days are replayed; None for no limit.
 
         Raises:
             ShortlistError: The stack does not run, or serves nothing.
         """
         settings = self._stack().replay_settings()
         traffic = settings.traffic if rate is None else settings.traffic.model_copy(update={"rate": rate})
-        return replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds}))
+        return replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds, "rounds": rounds}))
 
     def play(self, log: Path, traffic: ReplayTraffic) -> dict[str, Any]:
         """Replay all days of a log once; return the counts of the requests.

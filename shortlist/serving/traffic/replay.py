@@ -101,6 +101,8 @@ class _Replay:
         self._name = f"{settings.id_prefix}{uuid.uuid4().hex[:10]}"
         self._pending_sessions: dict[str, Session] = {}
         self._rounds = 0
+        self._sent_session: Session | None = None
+        self._next_session: Session | None = None
 
     async def play(self) -> dict[str, Any]:
         settings = self._settings
@@ -114,6 +116,7 @@ class _Replay:
             **ledger.summary(),
             "wanted_rate": settings.traffic.rate,
             "rounds": self._rounds,
+            "ended_within_day": self._end_within_day(),
             "outcomes": log.written,
             "outcomes_dropped": log.failed,
         }
@@ -139,8 +142,15 @@ class _Replay:
             self._rounds += 1
             for number, session in enumerate(self._sessions):
                 name = f"{self._name}-{self._rounds}-{number}"
-                self._pending_sessions[name] = session
+                self._pending_sessions[name] = self._next_session = session
                 yield DueRequest(client.prepare(session.inputs), name, session.user)
+                self._sent_session = session  # the load asks for another request once this one is due
+            self._sent_session = self._next_session = None  # a whole round
+
+    def _end_within_day(self) -> str | None:
+        """Return the log's time of the first session that was not sent; None where whole days were."""
+        sent, following = self._sent_session, self._next_session
+        return None if not sent or not following or sent.day != following.day else following.time.isoformat()
 
     def _record_response(self, entry: LedgerEntry, answer: ClientResponse) -> None:
         session = self._pending_sessions.pop(entry.id)
@@ -165,6 +175,18 @@ def describe(summary: dict[str, Any]) -> str:
             f"  {reason['requests']} x {reason['status'] or 'no answer'}: {reason['message']}\n"
             for reason in summary["reasons"]
         )
+    )
+
+
+def describe_end(summary: dict[str, Any]) -> str:
+    """Return a line about the day of the log within which a replay ended; empty where it replayed whole days."""
+    if summary["ended_within_day"] is None:
+        return ""
+    end = datetime.fromisoformat(summary["ended_within_day"])
+    return (
+        f"It ended within {end:%Y-%m-%d} of the log, at {end:%H:%M} (round {summary['rounds']}). `shortlist watch`"
+        " judges this part as the whole window, and may report columns that vary with the hour as drift; --rounds 1"
+        " replays whole days.\n"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from shortlist.storage.tables import DayTable
 class Session:
     """Impressions of one user on one day; for a log without users, rows in time order."""
 
+    day: date
+    time: datetime
+    """Time of its first impression."""
     user: str | None
     inputs: Mapping[str, Array]
     """Inputs of the request; length 1 for values that are equal in every row, such as the user."""
@@ -70,6 +74,8 @@ class Sessions:
         for start, stop in session_bounds(frame, user, self._rows):
             rows = slice(start, stop)
             yield Session(
+                day=frame[Columns.DAY][start],
+                time=frame[Columns.TIME][start],
                 user=str(frame[user][start]) if user and frame[user][start] is not None else None,
                 inputs={name: _shortest(values[rows], name not in varying) for name, values in arrays.items()},
                 items=frame[item][rows].to_list() if item else None,

@@ -35,6 +35,7 @@ from shortlist.serving.traffic.replay import (
     WHILE_STDIN_IS_OPEN,
     ReplaySettings,
     describe,
+    describe_end,
     replay,
 )
 from shortlist.spec.data import Data
@@ -149,6 +150,21 @@ def test_the_log_is_replayed_repeatedly_with_new_request_ids(
     assert len({request["id"] for request in server.requests}) == len(server.requests)
     assert {request["user"] for request in server.requests} == {str(user) for user in range(USERS)}
     assert all(request["items"].tolist() == list(range(ITEMS)) for request in server.requests)
+
+
+def test_a_replay_says_where_within_a_day_of_the_log_it_ended(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    summary = replay(settings(rate=20), stop=lambda: len(server.requests) >= 2)
+    assert 0 < summary["sent"] < USERS  # a session begins every second
+    first_unsent = datetime(2026, 1, 5, second=summary["sent"], tzinfo=UTC)
+    assert summary["ended_within_day"] == first_unsent.isoformat()
+    assert describe_end(summary).startswith("It ended within 2026-01-05 of the log, at 00:00 (round 1).")
+    assert "--rounds 1 replays whole days" in describe_end(summary)
+
+
+def test_a_replay_of_whole_days_has_nothing_to_say_of_its_end(settings: Callable[..., ReplaySettings]) -> None:
+    assert describe_end(replay(settings(rounds=1))) == ""
 
 
 def test_the_ids_of_a_rollouts_replay_say_what_they_are(
