@@ -88,14 +88,14 @@ def release_of(world: World, items: int, scratch: Path) -> Path:
     """Return a release whose catalogue has so many items, each with a vector; those of the log are among them."""
     log = scratch / "log"
     shutil.copytree(world.folder / "log", log)
-    data = with_vectors(world.spec.data)
-    (table,) = item_tables(data)
+    declared = with_vectors(world.spec.data)
+    (table,) = item_tables(declared)
     many_items(side_path(log, table), table.key, items)
     opened = DayTable.open(log, Files.LOG)
     days = frozenset(part.day for part in opened.days)
-    fit_retrieval(Retrieval.model_validate(RETRIEVAL), data, opened, days, scratch / "sources", 1)
+    fit_retrieval(Retrieval.model_validate(RETRIEVAL), declared, opened, days, scratch / "sources", 1)
     sections = Filters.model_validate(FILTERS), Ordering.model_validate(ORDERING)
-    write_release(scratch / "sources", data, *sections, log, None, scratch / "release")
+    write_release(scratch / "sources", declared, *sections, log, None, scratch / "release")
     return scratch / "release"
 
 

@@ -29,6 +29,8 @@ def check_live_traffic(
     monitoring: str,
     gates: str,
     serving: str,
+    data: str,
+    log: dict,
     stores: str,
     code: str,
     decision: dsl.Output[dsl.Artifact],
@@ -41,6 +43,7 @@ def check_live_traffic(
     from pathlib import Path
 
     from monitoring.monitoring_job import MonitoringJob
+    from shortlist.spec.data import Data
     from shortlist.spec.gates import Gates
     from shortlist.spec.monitoring import Monitoring
     from shortlist.spec.ordering import Ordering
@@ -53,7 +56,7 @@ def check_live_traffic(
         slices = Gates.model_validate_json(gates).slice_columns
         sections = Monitoring.model_validate_json(monitoring), slices, Serving.model_validate_json(serving)
         watch = MonitoringJob(name, stores, *sections, Ordering.model_validate_json(ordering or "{}"))
-        monitoring_run = watch.check()
+        monitoring_run = watch.check(digest="" if Data.model_validate_json(data).live.collect else log["digest"])
         running_step.rows = sum(report.rows for report in monitoring_run.reports)
         note("\n".join(monitoring_run.lines))
         retrain = watch.begin_training(monitoring_run, run=pipeline_name())

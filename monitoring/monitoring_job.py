@@ -23,7 +23,7 @@ from monitoring.pages.status_page import PAGE, write_page
 from monitoring.pages.status_page_data import StatusPageData
 from monitoring.reference.distributions import compared_columns
 from monitoring.reference.reference import ModelReference, Reference
-from monitoring.retraining.retrain_policy import decide_retraining
+from monitoring.retraining.retrain_policy import decide_retraining, same_log_reason
 from monitoring.served_features.comparison import ServedModelFiles
 from monitoring.served_features.record import ServedFeaturesReport
 from monitoring.served_features.served_features import PublishedViews, compare_served_features
@@ -173,11 +173,12 @@ class MonitoringJob:
         location = tracking_location(self._stores, self.name)
         return Tracker(location.uri, self.name, location.files)
 
-    def check(self, now: datetime | None = None) -> MonitoringRun:
+    def check(self, now: datetime | None = None, digest: str = "") -> MonitoringRun:
         """Evaluate the new windows, decide, send alerts and draw pages.
 
         Args:
             now: The present moment; the clock's by default.
+            digest: Digest of the log that a training reads; empty where it is unknown, or live rows are added.
 
         Raises:
             ShortlistError: Nothing is served or logged yet, or a store cannot be read; earlier reports stay.
@@ -189,7 +190,7 @@ class MonitoringJob:
             available = windows.find()
             new_reports = self._judge(windows, available.mature, versions, now)
             self._compare_served(windows, available.mature, versions, now)
-            decision = self._decide(now)
+            decision = self._decide(now, digest)
             delivery = self.send_alerts(decision, now)
             claimed = decision is not None and self.monitoring_store.claim(decision)
             self.monitoring_store.record_run_time()
@@ -347,14 +348,14 @@ class MonitoringJob:
         except ShortlistError as problem:  # the report has the numbers; a missing page must not fail the window
             note(f"No pages for the window of {window.start:%Y-%m-%d %H:%M}: {problem}")
 
-    def _decide(self, now: datetime) -> RetrainDecision | None:
+    def _decide(self, now: datetime, digest: str) -> RetrainDecision | None:
         self.monitoring_store.recover()
         reports = self.monitoring_store.reports()
         if not reports:
             return None
         comparison = self.monitoring_store.served_features()
         served_features_blocker = comparison.blocker if comparison else ""
-        return decide_retraining(
+        decision = decide_retraining(
             self.name,
             reports,
             self.monitoring_store.retrainings(),
@@ -362,6 +363,11 @@ class MonitoringJob:
             now,
             served_features_blocker,
         )
+        if decision.action != "retrain":
+            return decision
+        champion = self._champion()
+        reason = same_log_reason(decision.until, champion, self._tracker.registry.tags_of(champion), digest)
+        return decision.model_copy(update={"reasons": (*decision.reasons, reason)}) if reason else decision
 
     def _status_page_data(self, now: datetime, waiting: str) -> StatusPageData:
         registry = self._tracker.registry

@@ -25,7 +25,7 @@ serve: they are about its predecessor.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -33,6 +33,7 @@ from monitoring.retraining.alarm import JUDGED, evaluate_alarm, format_utc, repo
 from monitoring.retraining.retrain_blockers import retrain_blocker, running_retraining, schedule_blocker
 from monitoring.windows.records import RetrainAction, RetrainDecision, Retraining, Trigger, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
+from shortlist.tracking.lineage import log_digest
 
 
 def decide_retraining(
@@ -77,6 +78,24 @@ def decide_retraining(
         columns=tuple(dict.fromkeys((*(inputs.alarm.columns if newest.verdict in JUDGED else ()), *newest.columns))),
         alarm=inputs.alarm.is_raised,
         made=decided_at,
+    )
+
+
+def same_log_reason(until: datetime, version: int, tags: Mapping[str, str], digest: str) -> str:
+    """Return why a training on the log learns nothing of live traffic; empty where it reads other rows or is unknown.
+
+    Args:
+        until: The training reads only rows before this moment.
+        version: The version that serves.
+        tags: Tags of the version: the log that it was trained on, and until when.
+        digest: Digest of the log that the training reads; empty where it is unknown, or live rows are added.
+    """
+    version_until = tags.get("until", "")
+    if not digest or log_digest(tags) != digest or (version_until and datetime.fromisoformat(version_until) < until):
+        return ""
+    return (
+        f"the training reads the log that version {version} was trained on, which has no newer row: nothing of the"
+        " traffic that changed. Add its days to the log, or declare data.live.collect"
     )
 
 

@@ -122,6 +122,11 @@ class Lineage(BaseModel):
         return tags
 
 
+def log_digest(tags: Mapping[str, str]) -> str:
+    """Return the digest of the log that a model was trained on, from its tags; empty where it is unknown."""
+    return tags.get("data_digest", "").partition("/")[0]
+
+
 def run_lineage(log: Mapping[str, str], cause: Mapping[str, Any], code: str) -> dict[str, str]:
     """Return the lineage that a run's page shows.
 

@@ -24,7 +24,7 @@ from shortlist.spec.features import Features, streamed_columns
 from shortlist.spec.models import ModelSection
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.tables import DayTable
-from shortlist.tracking.lineage import ContinuedFrom
+from shortlist.tracking.lineage import ContinuedFrom, log_digest
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import TrackingError
@@ -148,7 +148,7 @@ def days_to_learn(train: tuple[date, ...], previous_model: TrainedModel, overlap
 
 def _reads_same_log(tags: Mapping[str, str], input_digest: str, until: str) -> bool:
     # A scheduled run reads the current log and has no digest beforehand: never the same log.
-    has_same_digest = bool(input_digest) and tags.get("data_digest", "").partition("/")[0] == input_digest
+    has_same_digest = bool(input_digest) and log_digest(tags) == input_digest
     return has_same_digest and tags.get("until", "") == until
 
 

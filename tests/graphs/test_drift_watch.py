@@ -64,6 +64,9 @@ def test_drift_of_users_starts_one_training_with_its_reasons(served: Served) -> 
     assert (decision.action, decision.until) == ("retrain", datetime(2026, 1, 19, tzinfo=UTC))
     assert {"auc", "hit_rate"} <= set(decision.columns)
     assert "auc of version 1" in " ".join(decision.reasons)
+    assert "the training reads the log that version 1 was trained on, which has no newer row" in decision.reasons[-1]
+    page = (served.monitoring_store.folder / "status.html").read_text()
+    assert "about to begin" not in page and "is running" not in page  # written again when the training had ended
     tracker = Tracker(tracking_uri(served.stores), "demo")
     new, *_ = tracker._client.search_runs([tracker._experiment], "tags.kind = 'xgboost'")
     assert (new.data.tags["trigger"], new.data.tags["decision"]) == ("drift", decision.key)

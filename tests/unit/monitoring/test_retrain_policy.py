@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.alerts.alerts import decision_alerts
-from monitoring.retraining.retrain_policy import decide_retraining, decide_scheduled_retraining, decision_key
+from monitoring.retraining.retrain_policy import (
+    decide_retraining,
+    decide_scheduled_retraining,
+    decision_key,
+    same_log_reason,
+)
 from monitoring.windows.records import (
     Finding,
     LiveExplorationCost,
@@ -456,3 +461,23 @@ def test_exploration_above_its_declared_cost_pages(signs: str, low: float, actio
 def test_exploration_of_an_earlier_model_sends_no_page() -> None:
     old = with_exploration(window("h", 0, champion=1), low=0.035)
     assert decide_retraining("demo", [old], [retraining(0, version=2)], RetrainPolicy(), DECIDED_AT).action == "hold"
+
+
+@pytest.mark.parametrize(
+    ("tags", "digest", "is_same"),
+    [
+        ({"data_digest": "a1/t1"}, "a1", True),
+        ({"data_digest": "a1/t1", "until": "2026-01-20T00:00:00+00:00"}, "a1", True),
+        ({"data_digest": "a1/t1", "until": "2026-01-19T00:00:00+00:00"}, "a1", False),  # a later row is read now
+        ({"data_digest": "a1/t1"}, "b2", False),  # the log has grown
+        ({"data_digest": "a1/t1"}, "", False),  # live rows are added, or nobody knows the log
+        ({"data_digest": "/t1"}, "", False),
+        ({}, "a1", False),
+    ],
+)
+def test_a_training_on_the_log_of_the_serving_version_says_that_it_learns_nothing_new(
+    tags: dict[str, str], digest: str, is_same: bool
+) -> None:
+    reason = same_log_reason(FIRST + DAY, 3, tags, digest)
+    assert bool(reason) == is_same
+    assert not is_same or ("version 3" in reason and "declare data.live.collect" in reason)

@@ -133,7 +133,12 @@ def test_a_replay_fails_when_a_request_got_no_answer(
         "rate": 3, "wanted_rate": 3, "p50_ms": None, "outcomes": 0,
     }  # fmt: skip
     replays: list[tuple[float | None, ...]] = []
-    deployer = SimpleNamespace(replay=lambda *arguments: replays.append(arguments) or summary)
+
+    def replay(*arguments: float | None) -> dict[str, Any]:
+        replays.append(arguments)
+        return summary
+
+    deployer = SimpleNamespace(replay=replay)
     monkeypatch.setattr("shortlist.cli.serving._deployer", lambda spec, runs: deployer)
     assert shortlist(monkeypatch, "replay", "demo") == code
     assert f"{answered} answered" in capsys.readouterr().out
