@@ -7,13 +7,16 @@ from typing import Final
 import numpy as np
 
 from shortlist.evaluation.value.base import Contributions, Estimator
+from shortlist.evaluation.value.estimate import interval_radius
 from shortlist.evaluation.value.evidence import ValueEvidence
 from shortlist.evaluation.value.support import NO_SUPPORT, measure_support, supported_exposure
 
-MAX_WEIGHT: Final = 500.0
-"""Largest weight of a row; larger ones are cut, as one row would then decide."""
-
-
+MAX_WEIGHTS: Final = (500.0, 250.0, 125.0)
+"""Largest weights of a row of which an estimate takes one; larger ones are cut, as one row would then decide."""
+_MOST_CUT: Final = 0.1
+"""Largest share of the list without support that a smaller weight than the first may leave."""
+_CONFIDENCE: Final = 0.95
+"""Level of the intervals by which a largest weight is chosen."""
 _FEWEST_DEVIATIONS: Final = 1.5
 """Deviations of the correction below which it is left out of the estimate."""
 
@@ -21,14 +24,21 @@ _FEWEST_DEVIATIONS: Final = 1.5
 class DoublyRobustEstimator(Estimator):
     """The direct estimate plus the weighted mean of the model's errors, shrunk (Su et al., 2020).
 
-    Weights are cut, and the correction is shrunk towards 0 by its own error. The interval is that of the correction
-    without the second shrinkage. The mean error of the model over the part of the list that the log supports is taken
-    for all of it; how far the error on the rest may differ is the bias.
+    Weights are cut at the one of `MAX_WEIGHTS` that gives the narrowest interval: smaller ones vary less, and leave
+    more of the list without support. The correction is shrunk towards 0 by its own error. The interval is that of the
+    correction without the second shrinkage. The mean error of the model over the part of the list that the log supports
+    is taken for all of it; how far the error on the rest may differ is the bias.
     """
 
     def contributions(self, evidence: ValueEvidence) -> Contributions:
         """Return the corrected expectation by request."""
-        weights = np.minimum(evidence.weight, MAX_WEIGHT)
+        largest, *others = (self._cut_at(evidence, largest) for largest in MAX_WEIGHTS)
+        supported = [cut for cut in others if cut.support.evident_unsupported <= _MOST_CUT]
+        return min([largest, *supported], key=lambda cut: _radius(cut, evidence))
+
+    def _cut_at(self, evidence: ValueEvidence, largest: float) -> Contributions:
+        """Return the corrected expectation with weights of at most `largest`."""
+        weights = np.minimum(evidence.weight, largest)
         exposure = supported_exposure(evidence, weights)
         errors = evidence.sum_by_request(weights * (evidence.reward - evidence.expected))
         mean_exposure = float(exposure.mean())
@@ -46,3 +56,7 @@ class DoublyRobustEstimator(Estimator):
             support=support,
             shrinkage=(shrinkage - 1.0) * error * list_exposure,
         )
+
+
+def _radius(cut: Contributions, evidence: ValueEvidence) -> float:
+    return interval_radius(cut.by_request, evidence.user, _CONFIDENCE) + cut.bias

@@ -63,6 +63,23 @@ def test_a_list_whose_items_were_half_not_supported_has_a_bias() -> None:
     assert ESTIMATORS["doubly_robust"]().contributions(_evidence()).bias == 0
 
 
+@pytest.mark.parametrize(("rare_share", "is_cut"), [(0.05, True), (0.5, False)])
+def test_weights_are_cut_where_few_rows_would_decide_and_little_support_is_lost(
+    rare_share: float, is_cut: bool
+) -> None:
+    """A row in 400 weighs 400 times `rare_share`; the others have the rest of the list's exposure."""
+    random, requests = np.random.default_rng(2), 8_000
+    is_rare = np.arange(requests) % 8_000 < 8_000 * rare_share / 400
+    weight = np.where(is_rare, 400.0, (1 - rare_share) / (1 - rare_share / 400))
+    evidence = ValueEvidence(
+        request=np.arange(requests), reward=(random.random(requests) < 0.3).astype(float),
+        expected=np.full(requests, 0.3), examination=np.ones(requests), weight=weight,
+        list_expected=np.full(requests, 0.3), list_exposure=np.ones(requests), user=np.arange(requests),
+    )  # fmt: skip
+    support = ESTIMATORS["doubly_robust"]().contributions(evidence).support
+    assert support.unsupported == pytest.approx(rare_share * (1 - 125 / 400) if is_cut else 0.0, abs=1e-3)
+
+
 def test_propensities_of_random_slates_give_the_ratio_of_exposures() -> None:
     # Three places that are examined with 1, 1/2, 1/4; the log shows ten items at random, the list this one second.
     place_exposure = np.array([1.0, 0.5, 0.25])
