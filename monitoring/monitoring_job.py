@@ -363,7 +363,7 @@ class MonitoringJob:
             now,
             served_features_blocker,
         )
-        if decision.action != "retrain":
+        if decision.action != "retrain" or not digest:
             return decision
         champion = self._champion()
         reason = same_log_reason(decision.until, champion, self._tracker.registry.tags_of(champion), digest)

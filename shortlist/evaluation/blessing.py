@@ -174,7 +174,7 @@ def _list_reasons(
         )
     loss = f"validation log loss {known_losses[report.model]:.4f}"
     if report.model == blessed_model:
-        return (f"passes every gate, lowest {loss}",)
+        return (f"passes every gate, {loss}, the lowest of those that pass",)
     blessed_loss = known_losses[blessed_model or report.model]
     return (f"passes every gate, but {loss} is not below {blessed_loss:.4f} of '{blessed_model}'",)
 

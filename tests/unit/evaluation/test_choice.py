@@ -76,7 +76,9 @@ def test_learnt_validation_rows_are_not_used_for_the_choice(
     assert (
         blessing.blessed is not None and blessing.blessed.model == "network"
     )  # by its log loss, as it knew no other way
-    assert blessing.reasons["network"] == ("passes every gate, lowest validation log loss 0.5100",)
+    assert blessing.reasons["network"] == (
+        "passes every gate, validation log loss 0.5100, the lowest of those that pass",
+    )
 
 
 @pytest.mark.parametrize("other_rows", ["nothing", "another row"])

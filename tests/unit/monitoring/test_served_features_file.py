@@ -71,7 +71,7 @@ def test_no_training_starts_while_served_values_differ_by_more_than_the_limit(
     comparison = compared(limit)
     job.monitoring_store.set_served_features(comparison)
     now = NOON + timedelta(days=3)
-    decision = job._decide(now)
+    decision = job._decide(now, digest="")
     is_started, moment = begin_scheduled_training(job.monitoring_store, "0 3 * * *", SPEC.monitoring.retrain, now)
     assert decision is not None
     assert (decision.action, moment.action, is_started) == (action, action, action == "retrain")
