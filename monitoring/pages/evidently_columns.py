@@ -84,11 +84,11 @@ def make_drawn_columns(
             sides = [
                 _drawn_values(rows[name], column_reference, reference_sample[name]) for rows in (live, reference_sample)
             ]
-            if all(_can_be_drawn(values) for values in (*sides, pl.concat(sides))):
+            if all(_is_drawable(values) for values in (*sides, pl.concat(sides))):
                 yield DrawnColumn(name, column_reference, *sides)
 
 
-def _can_be_drawn(values: pl.Series) -> bool:
+def _is_drawable(values: pl.Series) -> bool:
     """Whether there are values, and numbers are apart enough for the equal bins of a histogram."""
     if values.null_count() == values.len() or not values.dtype.is_float():
         return values.null_count() < values.len()

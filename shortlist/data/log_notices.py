@@ -123,7 +123,7 @@ def short_part_notices(
                 f"The {part} days: {day} has {rows:,} row(s){origin}, fewer than {declaration.rules.min_volume_ratio:g}"
                 f" (data.rules.min_volume_ratio) of the {median(rows_by_day.values()):,.0f} of a usual day. Few"
                 f" rows say little by themselves: {part} is on {', '.join(map(str, days))},"
-                f" {sum(rows_by_day[other] for other in days):,} rows.{advice}"
+                f" {sum(rows_by_day[joined_day] for joined_day in days):,} rows.{advice}"
             )
 
 

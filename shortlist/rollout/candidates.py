@@ -87,8 +87,8 @@ def describe_versions(models: Models, rollouts: Rollouts, stable: int) -> Iterat
         " or returned to last"
     )
     if champion != stable:
-        other = "no version is the champion" if champion is None else f"the champion is version {champion}"
-        reason = f"the fleet kept it; {other}"
+        champion_text = "no version is the champion" if champion is None else f"the champion is version {champion}"
+        reason = f"the fleet kept it; {champion_text}"
     yield f"Version {stable} serves: {reason}."
     unfinished, spec = rollouts.unfinished(), rollouts.spec
     if newest is None or newest in {stable, None if unfinished is None else unfinished.state.candidate}:

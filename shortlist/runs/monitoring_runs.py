@@ -76,7 +76,7 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path, shown: set
     started = datetime.now(UTC)
     console = Console(highlight=False)
     if shown is None:
-        console.print(f"Judging the windows of '{spec.name}' that have become complete since the last look ...")
+        console.print(f"Judging the windows of '{spec.name}' that have become complete since the last check ...")
     with Display(run / "events.jsonl", roles_of(arguments)) as display:
         code = run_child("monitoring", spec, run, state, display)
     if "find_champion" in display.finished:  # a training started

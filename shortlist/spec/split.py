@@ -71,13 +71,15 @@ def fewest_rows_of_day(day: date, rows_by_day: Mapping[date, int], rules: Rules)
     It is `rules.min_volume_ratio` of the median day, or of the other days of its weekday where these are smaller.
     """
     usual_rows = median(rows_by_day.values())
-    same_weekday = [rows for other, rows in rows_by_day.items() if other != day and other.weekday() == day.weekday()]
+    same_weekday = [
+        rows for logged_day, rows in rows_by_day.items() if logged_day != day and logged_day.weekday() == day.weekday()
+    ]
     return rules.min_volume_ratio * min(usual_rows, median(same_weekday or [usual_rows]))
 
 
 def _find_start(rows: Sequence[int], fewest: Sequence[float], end: int, days: int, earliest: int) -> int:
     """Return the place of the first day of a part of some declared days before `end`; no earlier than `earliest`."""
-    start, needed = end - days, sum(fewest[end - days : end])
-    while start > earliest and sum(rows[start:end]) < needed:
+    start, min_rows = end - days, sum(fewest[end - days : end])
+    while start > earliest and sum(rows[start:end]) < min_rows:
         start -= 1
     return start

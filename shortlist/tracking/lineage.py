@@ -189,7 +189,7 @@ def _digest_files(*folders: Path, excluded: Collection[Path] = ()) -> str:
     total = hashlib.sha256()
     for folder in sorted(folders, key=lambda folder: folder.name):
         for path in sorted(folder.rglob("*.py")):
-            if not any(path.is_relative_to(other) for other in excluded):
+            if not any(path.is_relative_to(excluded_folder) for excluded_folder in excluded):
                 total.update(f"{path.relative_to(folder.parent).as_posix()}\0{sha256(path)}\0".encode())
     return total.hexdigest()[:16]
 

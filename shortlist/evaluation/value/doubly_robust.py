@@ -13,7 +13,7 @@ from shortlist.evaluation.value.support import NO_SUPPORT, measure_support, supp
 
 MAX_WEIGHTS: Final = (500.0, 250.0, 125.0)
 """Largest weights of a row of which an estimate takes one; larger ones are cut, as one row would then decide."""
-_MOST_CUT: Final = 0.1
+_MAX_UNSUPPORTED: Final = 0.1
 """Largest share of the list without support that a smaller weight than the first may leave."""
 _CONFIDENCE: Final = 0.95
 """Level of the intervals by which a largest weight is chosen."""
@@ -32,13 +32,13 @@ class DoublyRobustEstimator(Estimator):
 
     def contributions(self, evidence: ValueEvidence) -> Contributions:
         """Return the corrected expectation by request."""
-        largest, *others = (self._cut_at(evidence, largest) for largest in MAX_WEIGHTS)
-        supported = [cut for cut in others if cut.support.evident_unsupported <= _MOST_CUT]
-        return min([largest, *supported], key=lambda cut: _radius(cut, evidence))
+        least_cut, *smaller_cuts = (self._cut_at(evidence, max_weight) for max_weight in MAX_WEIGHTS)
+        supported = [cut for cut in smaller_cuts if cut.support.evident_unsupported <= _MAX_UNSUPPORTED]
+        return min([least_cut, *supported], key=lambda cut: _radius(cut, evidence))
 
-    def _cut_at(self, evidence: ValueEvidence, largest: float) -> Contributions:
-        """Return the corrected expectation with weights of at most `largest`."""
-        weights = np.minimum(evidence.weight, largest)
+    def _cut_at(self, evidence: ValueEvidence, max_weight: float) -> Contributions:
+        """Return the corrected expectation with weights of at most `max_weight`."""
+        weights = np.minimum(evidence.weight, max_weight)
         exposure = supported_exposure(evidence, weights)
         errors = evidence.sum_by_request(weights * (evidence.reward - evidence.expected))
         mean_exposure = float(exposure.mean())

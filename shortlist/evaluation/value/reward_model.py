@@ -87,8 +87,8 @@ class RewardModel:
         """
         fold, place = user % FOLDS, np.minimum(place, self.examination_K.size - 1)
         coefficients = self.coefficients_FX[fold]
-        means = self.user_means_UX[np.minimum(user, self.user_means_UX.shape[0] - 1)]
-        design = np.concatenate([features, means], axis=1)
+        user_means = self.user_means_UX[np.minimum(user, self.user_means_UX.shape[0] - 1)]
+        design = np.concatenate([features, user_means], axis=1)
         log_odds = coefficients[:, 0] + (coefficients[:, 1:] * design).sum(axis=1)
         if self.place_log_odds_FK is None:
             return np.asarray(self.largest * expit(log_odds) * self.examination_K[place])
@@ -100,8 +100,8 @@ def _mean_by_user(features: Floats, user: Ints, weight: Floats) -> Floats:
     total = np.bincount(user, weight)
     sums = np.reshape([np.bincount(user, weight * feature) for feature in features.T], (-1, total.size)).T
     mean = sums.sum(axis=0) / max(float(total.sum()), 1e-12)
-    means = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-12)[:, None], mean)
-    return np.concatenate([means, mean[None]])
+    user_means = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-12)[:, None], mean)
+    return np.concatenate([user_means, mean[None]])
 
 
 class _PlaceModel(NamedTuple):
@@ -132,7 +132,7 @@ def _fit_position_based(design: Floats, place: Ints, target: Floats, weight: Flo
             np.bincount(place, slope, places) + _PLACE_RIDGE * (np.append(0.0, steps) - np.append(steps, 0.0)),
         )
 
-    coefficients, log_examination = _minimize(loss, design, place, target, weight, places)
+    coefficients, log_examination = _minimize(loss, design, target, weight, places)
     probability = np.exp(log_examination)[place] * expit(design @ coefficients)
     probability = np.clip(probability, _MIN_PROBABILITY, _MAX_PROBABILITY)
     return _PlaceModel(coefficients, np.exp(log_examination), _log_loss(probability, target, weight))
@@ -148,7 +148,7 @@ def _fit_additive(design: Floats, place: Ints, target: Floats, weight: Floats, p
         by_place = np.bincount(place, slope, places) + _RIDGE * log_odds
         return _log_loss(probability, target, weight) + penalty, design.T @ slope, by_place
 
-    coefficients, log_odds = _minimize(loss, design, place, target, weight, places)
+    coefficients, log_odds = _minimize(loss, design, target, weight, places)
     probability = np.clip(expit(design @ coefficients + log_odds[place]), _MIN_PROBABILITY, _MAX_PROBABILITY)
     return _PlaceModel(coefficients, log_odds, _log_loss(probability, target, weight))
 
@@ -156,7 +156,6 @@ def _fit_additive(design: Floats, place: Ints, target: Floats, weight: Floats, p
 def _minimize(
     loss: Callable[[Floats, Floats], tuple[float, Floats, Floats]],
     design: Floats,
-    place: Ints,
     target: Floats,
     weight: Floats,
     places: int,

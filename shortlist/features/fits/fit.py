@@ -93,8 +93,8 @@ def _split_all_days(counted_rows: Mapping[date, int], rows_by_day: Mapping[date,
     every_day, warmup_days = {**counted_rows, **rows_by_day}, declaration.split.warmup_days
     with suppress(DataError):
         split = split_days(rows_by_day, declaration)
-        before = tuple(day for day in sorted(every_day) if day < split.validation[0])
-        return replace(split, warmup=before[:warmup_days], train=before[warmup_days:])
+        fitted_days = tuple(day for day in sorted(every_day) if day < split.validation[0])
+        return replace(split, warmup=fitted_days[:warmup_days], train=fitted_days[warmup_days:])
     return split_days(every_day, declaration)
 
 

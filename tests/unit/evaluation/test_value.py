@@ -143,8 +143,8 @@ def test_a_user_without_rows_is_like_the_mean_of_users() -> None:
     feature = random.normal(user, 1.0)
     reward = (random.random(user.size) < expit(feature - 3)).astype(float)
     model = RewardModel.fit(feature[:, None], np.zeros(user.size, int), reward, user, 1)
-    absent, later = model.expected(np.full((2, 1), 2.0), np.array([2, 4 + 2]), np.zeros(2, int))
-    assert absent == later == pytest.approx(expit(-1.0), abs=0.05)
+    absent_user, later_user = model.expected(np.full((2, 1), 2.0), np.array([2, 4 + 2]), np.zeros(2, int))
+    assert absent_user == later_user == pytest.approx(expit(-1.0), abs=0.05)
 
 
 def test_the_interval_is_wider_by_the_bias() -> None:
