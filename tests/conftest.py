@@ -99,6 +99,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.workeroutput["left_out"] = _LEFT_OUT
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest's cache remembers what failed
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Take the group off a test's id, which pytest-xdist adds: `--last-failed` knows no test by such an id.
+
+    It would run every test once more then.
+    """
+    if hasattr(report, "node"):  # in the process that shares out the tests
+        report.nodeid = report.nodeid.rpartition("@")[0]
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_testnodedown(node: Any) -> None:
     """Take what a process left out; all of them collect the same tests."""

@@ -288,4 +288,4 @@ def test_a_log_without_signal_is_held_for_that_reason(tmp_path: Path) -> None:
     assert summary["blessed"] is None
     held = [gate for gate in summary["gates"] if not gate["passed"] and gate["name"] == "absolute"]
     assert {gate["model"] for gate in held} == {"trees", "logistic", "both"}
-    assert all("AUC 0." in gate["reason"] and "(min_auc" in gate["reason"] for gate in held)
+    assert all("AUC, lower bound 0." in gate["reason"] and "(min_auc" in gate["reason"] for gate in held)

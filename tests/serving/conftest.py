@@ -293,7 +293,7 @@ def _slow(graph: Any, good: str, name: str, signature: Signature) -> None:
     mean = _add(graph, "ReduceMean", [good], "mean", keepdims=0)
     turn = _constant(graph, np.eye(768, dtype=np.float32)[::-1].copy())
     product = _add(graph, "Add", [turn, _add(graph, "Mul", [mean, turn], "filled")], "product_0")
-    for number in range(1, 33):
+    for number in range(1, 17):
         product = _add(graph, "MatMul", [product, turn], f"product_{number}")
     small = _add(graph, "ReduceMean", [product], "small", keepdims=0)
     tiny = _add(graph, "Mul", [small, _constant(graph, np.array(1e-6, np.float32))], "tiny")

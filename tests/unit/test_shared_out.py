@@ -30,3 +30,13 @@ def test_node_ids_carry_the_group_for_xdist(request: pytest.FixtureRequest) -> N
         pytest.skip("one process runs all tests: there is nothing to share out")
     relative_path = Path(__file__).relative_to(TESTS).as_posix()
     assert request.node.nodeid.endswith(f"@{relative_path}")  # what --dist loadgroup reads
+
+
+def test_failures_are_remembered_without_the_group(pytestconfig: pytest.Config) -> None:
+    conftest = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+    report = pytest.TestReport("test_a.py::test_b[x@y]@group", ("", 0, ""), {}, "failed", None, "call")
+    conftest.pytest_runtest_logreport(report)
+    assert report.nodeid == "test_a.py::test_b[x@y]@group"  # one process runs all tests
+    report.node = object()
+    conftest.pytest_runtest_logreport(report)
+    assert report.nodeid == "test_a.py::test_b[x@y]"

@@ -32,8 +32,8 @@ def test_scores_that_are_no_numbers_send_the_users_back(live: Any) -> None:
 def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: Any) -> None:
     limits = live.world.spec.serving.canary.guardrails.model_dump() | {"latency_floor_ms": 150}
     record = live.roll_out(live.world.versions["slow"], live.deployer_with({}, {"guardrails": limits}))
-    # At 10 %, unless the machine is so busy that the stable track has a bad moment, too.
-    evidence = live.rolled_back(record, r"at (10|50) %: p99 latency .* ms > .* ms")
+    # At 10 %, unless the machine is so busy that the stable track has bad moments, too: then it may stay undecided.
+    evidence = live.rolled_back(record, r"at (10|50) %: (undecided .*: )?p99 latency .* ms > .* ms")
     p99_ms = evidence.steps[-1].p99_ms
     assert p99_ms.canary > 300 and evidence.requests.canary.failed == 0
 

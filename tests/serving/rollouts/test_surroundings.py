@@ -116,7 +116,8 @@ def test_a_spec_without_a_champion_cannot_be_served(stack_up: Any) -> None:
     spec = stack_up.world.spec
     origin = stack_up.world.origin.model_copy(update={"name": "nobody"})
     deployer = LocalDeployer(origin, spec.serving, spec.gates, spec.runtime)
-    with pytest.raises(ShortlistError, match="spec 'nobody' has no blessed model to serve yet; make run SPEC=nobody"):
+    refusal = "spec 'nobody' has no blessed model to serve yet, one that passed every gate; make run SPEC=nobody"
+    with pytest.raises(ShortlistError, match=refusal):
         deployer.serve()
     with pytest.raises(ShortlistError, match="spec 'nobody' is not being served"):
         deployer.canary()
