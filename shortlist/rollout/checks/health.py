@@ -116,7 +116,8 @@ def latency(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult
 
     The limit is a multiple of the stable track's p99 at this step. With too few answers of the stable track only
     `max_p99_ms` counts: latencies of different times depend on the machine more than on the model. When the stable
-    track itself exceeds `max_p99_ms`, the machine is the cause: a canary within the multiple then waits.
+    track itself exceeds `max_p99_ms`, the machine is the cause: a canary within the multiple then waits. At 100 % a
+    canary also waits that is above `max_p99_ms` and within the multiple of what the stable track had at an earlier step.
     """
     limits, canary, stable_track = policy.guardrails, evidence.at_step(step).canary, evidence.at_step(step).stable
     has_enough = stable_track.judged_requests >= policy.min_requests
@@ -126,14 +127,20 @@ def latency(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult
     slow, total = canary.latencies.count_slower(limit), canary.latencies.total
     bound, p99 = lower_bound(slow, total, limits.confidence), canary.latencies.quantile_ms(0.99)
     numbers = {"p99_ms": p99, "stable_p99_ms": stable, "limit_ms": limit, "slow": slow, "answers": total, "low": bound}
-    stable_text = "no stable p99 yet" if stable is None else f"stable {stable:.1f} ms"
+    stable_text = f"stable {stable:.1f} ms" if stable is not None else "no stable p99 at this step"
     if p99 is None:
         return CheckResult("latency", "wait", "no answers to time", numbers)
     if bound > SLOW_SHARE:
         reason = f"p99 latency {p99:.1f} ms > {limit:.1f} ms: {slow:,} of {total:,} answers are slower ({stable_text})"
         if is_slow(stable_track, policy) and not _slower_than_stable(canary, stable_track, limits):
             return CheckResult("latency", "wait", f"{reason}; the stable track is as slow", numbers)
-        return CheckResult("latency", "breach", reason, numbers)
+        latest_stable = evidence.latest_stable(step, policy.min_requests) if policy.steps[step] == 100 else None
+        if latest_stable is None:
+            return CheckResult("latency", "breach", reason, numbers)
+        earlier_step, earlier_stable = latest_stable
+        is_slower = _slower_than_stable(canary, earlier_stable, limits)
+        earlier_text = _describe_earlier_stable(earlier_stable, policy.steps[earlier_step], is_slower, policy)
+        return CheckResult("latency", "breach" if is_slower else "wait", f"{reason}; {earlier_text}", numbers)
     reason = f"p99 latency {p99:.1f} ms, limit {limit:.1f} ms ({stable_text}, {total:,} answers)"
     return CheckResult("latency", "ok", reason, numbers)
 
@@ -143,6 +150,16 @@ def is_slow(track: TrackEvidence, policy: Canary) -> bool:
     limits, total = policy.guardrails, track.latencies.total
     slow = track.latencies.count_slower(max(limits.max_p99_ms, limits.latency_floor_ms))
     return lower_bound(slow, total, limits.confidence) > SLOW_SHARE
+
+
+def _describe_earlier_stable(stable: TrackEvidence, percent: int, is_slower: bool, policy: Canary) -> str:
+    limits = policy.guardrails
+    p99_text = f"at {percent} % the stable track had {stable.p99_ms:.1f} ms on this machine"
+    if is_slower:
+        return f"{p99_text}, and the canary has more than {limits.max_latency_ratio:g} times as much"
+    if is_slow(stable, policy):
+        p99_text = f"{p99_text}, itself above max_p99_ms ({limits.max_p99_ms:g})"
+    return f"{p99_text}, and the canary is within {limits.max_latency_ratio:g} times that: the load may be the cause"
 
 
 def _slower_than_stable(canary: TrackEvidence, stable: TrackEvidence, limits: Guardrails) -> bool:

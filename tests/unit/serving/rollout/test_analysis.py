@@ -279,6 +279,29 @@ def test_at_100_percent_only_the_absolute_limit_holds_for_nobody_is_there_to_com
     too_slow = track(20_000, 10_000, 1.1 * POLICY.guardrails.max_p99_ms)
     slow = analyze_step(with_step(LAST, canary=too_slow), POLICY, LAST, 1, WELL)
     assert statuses_not_ok(slow) == {"latency": "breach"}
+    assert slow.reason.endswith(
+        "; at 50 % the stable track had 10.0 ms on this machine, and the canary has more than 3 times as much"
+    )
+
+
+@pytest.mark.parametrize(("stable_ms", "reason"), [(386.0, ""), (815.0, ", itself above max_p99_ms (500)")])
+def test_at_100_percent_a_canary_on_a_machine_where_the_stable_track_was_slow_is_held(
+    stable_ms: float, reason: str
+) -> None:
+    on_slow_machine = with_step(1, stable=track(10_000, 5_000, stable_ms))
+
+    def analyze_canary(latency_ms: float, seconds: float) -> StepAnalysis:
+        last_step = StepEvidence(track(0, users=0), track(290, 145, latency_ms))
+        return analyze_step(
+            replace(on_slow_machine, steps=(*on_slow_machine.steps[:LAST], last_step)), POLICY, LAST, seconds, WELL
+        )
+
+    held = analyze_canary(642.0, 20)
+    assert (held.decision, statuses_not_ok(held)) == ("hold", {"latency": "wait"})
+    assert f"ms on this machine{reason}, and the canary is within 3 times that: the load may be the cause" in held.reason
+    assert analyze_canary(642.0, POLICY.deadline_seconds).decision == "roll_back"
+    much_slower = analyze_canary(3.2 * stable_ms, 20)
+    assert (much_slower.decision, statuses_not_ok(much_slower)) == ("roll_back", {"latency": "breach"})
 
 
 def test_constant_scores_of_the_canary_alone_are_a_breach() -> None:
