@@ -117,7 +117,8 @@ def latency(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult
     The limit is a multiple of the stable track's p99 at this step. With too few answers of the stable track only
     `max_p99_ms` counts: latencies of different times depend on the machine more than on the model. When the stable
     track itself exceeds `max_p99_ms`, the machine is the cause: a canary within the multiple then waits. At 100 % a
-    canary also waits that is above `max_p99_ms` and within the multiple of what the stable track had at an earlier step.
+    canary above `max_p99_ms` also waits while it is within the multiple of what the stable track had at an earlier
+    step.
     """
     limits, canary, stable_track = policy.guardrails, evidence.at_step(step).canary, evidence.at_step(step).stable
     has_enough = stable_track.judged_requests >= policy.min_requests
