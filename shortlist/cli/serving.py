@@ -57,7 +57,7 @@ def explain_answer(
     request_id: Annotated[str, typer.Argument(help="The answer's id: x-request-id, or the protocol's own.")],
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Explain a logged answer with recommendations, stage by stage; exit code 1 where it cannot be reproduced."""
+    """Explain a logged answer: what users saw and did with it, of a slate its stages; exit code 1 where they differ."""
     from shortlist.deployment.slate_explanation import ReplayDiffersError, explain
 
     deployer = _deployer(spec, runs)
@@ -335,6 +335,7 @@ def _print_status(deployer: LocalDeployer) -> int:
 
     from shortlist.cli.serving_view import status_table
     from shortlist.rollout.local.lifecycle import stack_down_reason
+    from shortlist.rollout.local.reported_events import count_reported_events, describe_reported_events
     from shortlist.rollout.local.stack import Stack
 
     stack = Stack.connect(deployer.paths)
@@ -348,4 +349,7 @@ def _print_status(deployer: LocalDeployer) -> int:
     console.print(status_table(stack_status, unfinished, deployer.example(stack)), soft_wrap=True)
     for sentence in deployer.versions(stack):
         console.print(sentence, markup=False, soft_wrap=True)
+    health_ports = (ports.health for version in stack.record.versions.values() for ports in version.replicas)
+    event_counts = count_reported_events(health_ports)
+    console.print(describe_reported_events(event_counts), markup=False, soft_wrap=True)
     return 1 if stack_status.problems else 0

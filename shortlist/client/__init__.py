@@ -52,6 +52,8 @@ class ItemList:
     items: tuple[ScoredItem, ...]
     degraded: bool
     """Whether some features could not be read and counted as unknown."""
+    not_sent: tuple[str, ...] = ()
+    """Columns that the model reads and the request left out: it was scored without them."""
 
     @property
     def ids(self) -> list[Key]:
@@ -181,7 +183,7 @@ class ShortlistClient:
         content = self._post(path, {name: value for name, value in body.items() if value is not None}, headers)
         scored = [dict(values) for values in content["items"]]
         items = tuple(ScoredItem(values.pop(_ITEM, None), values.pop("score"), values) for values in scored)
-        return ItemList(content["request_id"], items, content["degraded"])
+        return ItemList(content["request_id"], items, content["degraded"], tuple(content.get("not_sent", ())))
 
     def _post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         response = self._http.post(path, json=body, headers=dict(headers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Final
@@ -73,24 +73,41 @@ def read_labels(
         UnreadableOutcomesError: Another file of the outcome log cannot be read.
         ShortlistError: The outcome log cannot be read.
     """
-    outcome_only_columns = outcome_columns(data)
     delay, skew = parse_duration(data.live_outcome_delay or "0s"), parse_duration(data.live.max_clock_skew)
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
+    until = last + delay + parse_duration(data.live.settle) + skew + _RECEIVED_LATER
+    pieces = log.read(log.declared.names, first - skew - _RECEIVED_EARLIER, until)
+    labels = match_labels(pieces, requests, data, log.empty(log.declared.names))
+    if log.unreadable.keys() - passed_over:
+        raise UnreadableOutcomesError("; ".join(log.unreadable.values()))  # its rows would become negatives
+    return labels
+
+
+def match_labels(
+    pieces: Iterable[pl.DataFrame], requests: pl.DataFrame, declared: Data, no_outcomes: pl.DataFrame
+) -> OutcomeLabels:
+    """Return the labels of requests from the outcomes that may be theirs; see `read_labels`.
+
+    Args:
+        pieces: Rows of the outcome log, with all its columns.
+        requests: As of `read_labels`.
+        declared: The log's declaration.
+        no_outcomes: The outcome log without rows.
+    """
+    outcome_only_columns = outcome_columns(declared)
+    delay, skew = parse_duration(declared.live_outcome_delay or "0s"), parse_duration(declared.live.max_clock_skew)
+    first, last = requests["time"].min(), requests["time"].max()
     matched_pieces, unmatched_ids = [], [pl.Series("request_id", [], dtype=pl.String)]
     is_early_of_id = pl.int_range(pl.len()).over("request_id", sender_networks(requests["sender"])) < _REQUESTS_OF_ID
     answers = requests.filter(is_early_of_id).select("request_id", REQUEST, ROWS, pl.col("time").alias(_ANSWER))
-    columns = log.declared.names
-    until = last + delay + parse_duration(data.live.settle) + skew + _RECEIVED_LATER
-    for piece in log.read(columns, first - skew - _RECEIVED_EARLIER, until):
+    for piece in pieces:
         reported = piece.filter(pl.col("label").is_not_null() | pl.col(SEEN), pl.col("request_id").is_not_null())
         joined = reported.join(answers, on="request_id", how="left", maintain_order="left")
         of_other_requests = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
         unmatched_ids.append(of_other_requests["request_id"].unique())
         matched_pieces.append(joined.filter(pl.col(_ANSWER).is_not_null()))
-    if log.unreadable.keys() - passed_over:
-        raise UnreadableOutcomesError("; ".join(log.unreadable.values()))  # its rows would become negatives
-    matched = pl.concat(matched_pieces) if matched_pieces else _empty_outcomes(log.empty(columns))
+    matched = pl.concat(matched_pieces) if matched_pieces else _empty_outcomes(no_outcomes)
     is_first = pl.struct(REQUEST, EVENT_ID).is_first_distinct()
     matched = matched.filter(pl.col(EVENT_ID).is_null() | is_first)
     rows = _match_rows(matched, requests)

@@ -1,4 +1,4 @@
-"""Explains a logged slate: the stages of its request, and a replay from the log and the version's files."""
+"""Explains a logged answer: its events, of a slate its stages and a replay from the log and the version's files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 from monitoring.windows.answered_requests import ROWS
 from monitoring.windows.feature_sample import logged_tensors, select_readable
 from shortlist.contracts import Files, ShortlistError
+from shortlist.deployment.answer_events import event_lines
 from shortlist.features.feast.feast_store_location import FeastStoreLocation
 from shortlist.features.rows.preprocessing import Preprocessing
 from shortlist.rollout.local.version import RELEASE
@@ -55,14 +56,11 @@ class ServedVersion:
         """Return the files of a version.
 
         Raises:
-            ShortlistError: They were removed, or the version has no release.
+            ShortlistError: They were removed.
         """
         folder = paths.versions / f"v{version}"
-        if not (folder / RELEASE).is_dir():
-            raise ShortlistError(
-                f"{folder / RELEASE}: missing; version {version} is not deployed here any more. Deploy it again to see"
-                " how it came to its slates"
-            )
+        if not (folder / "model").is_dir():
+            raise _undeployed_error(folder / "model", version)
         declared = Preprocessing.load(folder / "model" / Files.PREPROCESSING).plan.declared
         return cls(folder, declared.data, Signature.read(folder / "model" / FOLDER))
 
@@ -89,19 +87,24 @@ class ServedVersion:
         return open_release(self.release(digest, place), self.data)
 
 
-def find_slate(paths: ServingPaths, request_id: str) -> dict[str, Any]:
-    """Return the row of a slate in the prediction log.
+def _undeployed_error(missing: Path, version: int) -> ShortlistError:
+    return ShortlistError(
+        f"{missing}: missing; version {version} is not deployed here any more. Deploy it again to see how it came to"
+        " its answers"
+    )
+
+
+def find_answer(paths: ServingPaths, request_id: str) -> dict[str, Any]:
+    """Return the row of an answer in the prediction log.
 
     Raises:
-        ShortlistError: The request is not logged, or it brought its candidates.
+        ShortlistError: The request is not logged, or the version's files were removed.
     """
     versions = _logged_rows(paths, ANSWER_SCHEMA, ["request_id", "version"], request_id)["version"].to_list()
     if versions:
         schema = prediction_schema(ServedVersion.open(paths, versions[-1]).data)
         rows = _logged_rows(paths, schema, schema.names, request_id).tail(1)
         row = rows.with_columns(pl.col("items").list.len().fill_null(0).alias(ROWS)).to_dicts()[0]
-        if row["slate:sources"] is None:
-            raise ShortlistError(f"request '{request_id}' brought its candidates; only slates have stages")
         return row | {_FRAME: rows}
     raise ShortlistError(
         f"{paths.predictions}: no answer to request '{request_id}' is logged. It may not be written yet, or"
@@ -110,23 +113,32 @@ def find_slate(paths: ServingPaths, request_id: str) -> dict[str, Any]:
 
 
 def explain(paths: ServingPaths, request_id: str, store: FeastStoreLocation | None = None) -> Iterator[str]:
-    """Yield lines about a slate: the result of every stage, the features, the digests, and whether a replay agrees.
+    """Yield lines about a logged answer: what users did with it; of a slate also its stages and how it was made.
+
+    These are the result of every stage, the features, the digests, and whether a replay agrees.
 
     Args:
-        paths: Paths of the spec's log and versions.
-        request_id: Request id of the slate.
+        paths: Paths of the spec's logs and versions.
+        request_id: Request id of the answer.
         store: Location of refreshed releases; None without any.
 
     Raises:
-        ShortlistError: The slate is not logged, or the files of its version are missing.
+        ShortlistError: The answer is not logged, or the files of its version are missing.
         IntegrityError: The files of its version were changed.
         ReplayDiffersError: Its replay differs; raised after the last line.
     """
-    row = find_slate(paths, request_id)
+    row = find_answer(paths, request_id)
     version = ServedVersion.open(paths, row["version"])
+    if row["slate:sources"] is None:
+        yield f"{_heading(row)}: it ranked items that the request brought; only slates have stages"
+        yield from event_lines(paths, version.data, row[_FRAME])
+        return
+    if not (version.folder / RELEASE).is_dir():
+        raise _undeployed_error(version.folder / RELEASE, row["version"])
     stages = version.recommender(row["slate:release"], store)
     yield from _stage_lines(row, stages)
     yield from _item_lines(row)
+    yield from event_lines(paths, version.data, row[_FRAME])
     yield from _feature_lines(row, version.signature)
     yield from _digest_lines(version, stages)
     yield from _replay_lines(row, version, stages)
@@ -140,9 +152,13 @@ def _logged_rows(paths: ServingPaths, schema: pa.Schema, columns: list[str], req
     return pl.concat([log.empty(columns), *frames])
 
 
-def _stage_lines(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:
+def _heading(row: Mapping[str, Any]) -> str:
     track = f", {row['track']}" if row["track"] else ""
-    yield f"request '{row['request_id']}' of {row['time']:%Y-%m-%d %H:%M:%S} UTC, version {row['version']}{track}"
+    return f"request '{row['request_id']}' of {row['time']:%Y-%m-%d %H:%M:%S} UTC, version {row['version']}{track}"
+
+
+def _stage_lines(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:
+    yield _heading(row)
     if row["slate:request"] is not None:
         yield f"  asked      {row['slate:request']}"
     counts = _join_counts(row["slate:source_names"], row["slate:source_counts"])

@@ -166,7 +166,9 @@ class ServerComponents:
         )
         streams = stream_folder(settings.predictions.with_name("outcomes"))
         token = None if settings.stack_secrets is None else settings.stack_secrets.backend_token
-        self.events = EventReceiver(streams, plan.declared.data, settings.serving.events, settings.host, token)
+        self.events = EventReceiver(
+            streams, plan.declared.data, settings.serving.events, settings.host, token, metrics.count_events
+        )
         self.service.events = self.events
         self.release: ReleaseRefresher | None = None
         self.user_items = self._recommend(settings, plan)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -33,6 +34,8 @@ from shortlist.storage.positive_rows import is_positive_value
 
 MAX_EVENTS: Final = 10_000
 """Most events of a request."""
+ACCEPTED: Final = "accepted"
+UNKNOWN_ANSWER: Final = "unknown_answer"
 MAX_EVENT_ID_LENGTH: Final = 128
 _MAX_INTEGER: Final = 2**63
 
@@ -65,6 +68,19 @@ class _EventBatch(ProtocolMessage):
     events: Annotated[list[Any], Field(min_length=1, max_length=MAX_EVENTS, fail_fast=True)]
 
 
+class InvalidEventError(BadRequestError):
+    """An event breaks a rule; the message says how.
+
+    Args:
+        rule: What of the event is wrong: `outcome`, `item`, `index` or `time`.
+        message: Message for the client.
+    """
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
 @dataclass(frozen=True)
 class RefusedEvent:
     """An event that was not accepted; sending it again does not help."""
@@ -92,15 +108,23 @@ class EventReceiver:
         settings: Who may send events.
         host: Address that the server listens on.
         backend_token: Token of the application's backend; see `Senders`.
+        count_events: Called with the number of events by what became of them: `accepted`, `unknown_answer` (accepted,
+            of an answer that this server does not know), and of refused ones `form` or the rule of `InvalidEventError`.
 
     Raises:
         ShortlistError: The declared environment variable with the token is not set.
     """
 
     def __init__(
-        self, streams: Path, data: Data, settings: Events, host: str, backend_token: str | None = None
+        self,
+        streams: Path,
+        data: Data,
+        settings: Events,
+        host: str,
+        backend_token: str | None = None,
+        count_events: Callable[[Mapping[str, int]], None] = lambda _: None,
     ) -> None:
-        self._data = data
+        self._data, self._count_events = data, count_events
         self.senders = Senders(settings, host, backend_token)
         """Who may send events, and who sends requests."""
         self._columns = outcome_columns(data)
@@ -137,22 +161,28 @@ class EventReceiver:
         now = datetime.now(UTC)
         rows: list[Row] = []
         refused: list[RefusedEvent] = []
+        counts = Counter[str]()
         for number, sent in enumerate(batch.events):
             try:
                 rows.append(self._row(validate_message(SentEvent, sent), now))
             except BadRequestError as error:
                 refused.append(RefusedEvent(number, str(error)))
+                counts[error.rule if isinstance(error, InvalidEventError) else "form"] += 1
         if rows:
             try:
                 await asyncio.wrap_future(self._writer.append(rows))
             except AppendLogError as error:
                 raise ModelUnavailableError(f"the events could not be written: {error}") from None
+        for row in rows:
+            is_unknown = self.answers.items(row["request_id"]) is None
+            counts[UNKNOWN_ANSWER if is_unknown else ACCEPTED] += 1
+        self._count_events(counts)
         return EventReceipt(len(rows), refused)
 
     def _row(self, event: SentEvent, now: datetime) -> Row:
         label, values = self._outcome(event.outcome)
         if label is None and not values and event.seen is None:
-            raise BadRequestError("the event says nothing; wanted 'seen', or an 'outcome'")
+            raise InvalidEventError("outcome", "the event says nothing; wanted 'seen', or an 'outcome'")
         item = self._item(event.item)
         return {
             "time": self._time(event.time, now), "request_id": event.request_id, "item": item,
@@ -163,27 +193,31 @@ class EventReceiver:
         if item is None or isinstance(item, str) == self._is_text:
             return item
         if self._data.item is None:
-            raise BadRequestError(f"item: got {shorten(item)}; the served spec declares no items")
+            raise InvalidEventError("item", f"item: got {shorten(item)}; the served spec declares no items")
         if isinstance(item, str) and self._data.by_name[self._data.item].type == "hex":
             try:
                 return parse_hex(item)
             except ValueError:
-                raise BadRequestError(f"item: got {shorten(item)}; wanted at most 16 hexadecimal digits") from None
-        raise BadRequestError(f"item: got {shorten(item)}; wanted {'a text' if self._is_text else 'an integer'}")
+                raise InvalidEventError(
+                    "item", f"item: got {shorten(item)}; wanted at most 16 hexadecimal digits"
+                ) from None
+        raise InvalidEventError(
+            "item", f"item: got {shorten(item)}; wanted {'a text' if self._is_text else 'an integer'}"
+        )
 
     def _index(self, event: SentEvent, item: int | str | None) -> int | None:
         """Return the row of the item; None where neither the event nor this server knows it."""
         if item is None and event.index is None:
-            raise BadRequestError("wanted 'item' or 'index', as the answer names them")
+            raise InvalidEventError("item", "wanted 'item' or 'index', as the answer names them")
         items = self.answers.items(event.request_id)
         if items is None:
             return event.index
         if event.index is not None:
             if event.index >= len(items) or (item is not None and items[event.index] != item):
-                raise BadRequestError(f"index {event.index}: the answer had another item, or none, there")
+                raise InvalidEventError("index", f"index {event.index}: the answer had another item, or none, there")
             return event.index
         if item not in items:
-            raise BadRequestError(f"item: got {shorten(item)}, which was not in the answer")
+            raise InvalidEventError("item", f"item: got {shorten(item)}, which was not in the answer")
         return list(items).index(item)
 
     def _time(self, text: str | None, now: datetime) -> datetime:
@@ -194,11 +228,13 @@ class EventReceiver:
         except ValueError:
             time = datetime.min
         if time.tzinfo is None:
-            raise BadRequestError(f"time: got {shorten(text)}; wanted ISO 8601 with a time zone: {now.isoformat()}")
+            raise InvalidEventError(
+                "time", f"time: got {shorten(text)}; wanted ISO 8601 with a time zone: {now.isoformat()}"
+            )
         if time > now + self._skew:
-            raise BadRequestError(f"time: got {text}, more than {self._skew} after the server's clock")
+            raise InvalidEventError("time", f"time: got {text}, more than {self._skew} after the server's clock")
         if self._oldest is not None and time < now - self._oldest:
-            raise BadRequestError(f"time: got {text}; outcomes of more than {self._oldest} ago count no more")
+            raise InvalidEventError("time", f"time: got {text}; outcomes of more than {self._oldest} ago count no more")
         return time
 
     def _outcome(self, outcome: Mapping[str, Any]) -> tuple[int | None, Row]:
@@ -214,8 +250,9 @@ class EventReceiver:
                 values[outcome_name(name)] = _typed(self._columns[name], value)
             else:
                 names = [self._data.label, *self._columns]
-                raise BadRequestError(
-                    f"outcome.{shorten(name)}: no such column{did_you_mean(name, names)}; wanted {', '.join(names)}"
+                raise InvalidEventError(
+                    "outcome",
+                    f"outcome.{shorten(name)}: no such column{did_you_mean(name, names)}; wanted {', '.join(names)}",
                 )
         return label, values
 
@@ -224,13 +261,13 @@ class EventReceiver:
         if positive is None:
             if isinstance(value, int | float) and value in (0, 1):
                 return int(value)
-            raise BadRequestError(f"outcome.{name}: got {shorten(value)}; wanted 0 or 1")
+            raise InvalidEventError("outcome", f"outcome.{name}: got {shorten(value)}; wanted 0 or 1")
         typed = _typed(self._data.by_name[name], value)
         if is_positive_value(typed, positive):
             return 1
         for accepted in positive.any_of or ():
             if str(accepted).strip().lower() == str(typed).strip().lower():
-                raise BadRequestError(f"outcome.{name}: got {shorten(value)}; did you mean '{accepted}'?")
+                raise InvalidEventError("outcome", f"outcome.{name}: got {shorten(value)}; did you mean '{accepted}'?")
         return 0
 
 
@@ -252,10 +289,12 @@ def _typed(column: Column, value: Any) -> Any:
             try:
                 return parse_hex(value)
             except ValueError:
-                raise BadRequestError(f"{location}: got {shorten(value)}; wanted hexadecimal digits") from None
+                raise InvalidEventError(
+                    "outcome", f"{location}: got {shorten(value)}; wanted hexadecimal digits"
+                ) from None
         case "date" if isinstance(value, str):
             try:
                 return date.fromisoformat(value[:10])
             except ValueError:
-                raise BadRequestError(f"{location}: got {shorten(value)}; wanted an ISO date") from None
-    raise BadRequestError(f"{location}: got {shorten(value)}; wanted a value of type {column.type}")
+                raise InvalidEventError("outcome", f"{location}: got {shorten(value)}; wanted an ISO date") from None
+    raise InvalidEventError("outcome", f"{location}: got {shorten(value)}; wanted a value of type {column.type}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, cast
 
 import numpy as np
@@ -136,6 +137,13 @@ class InputReader:
             )
             for name in names
         )
+
+    @cached_property
+    def context_columns(self) -> tuple[str, ...]:
+        """Columns besides user, item and time that the model reads from a request; lists that are stored are none."""
+        stored_lists = {name for joined in self._requirements.joined_lists for name in joined.sent_columns}
+        others = {self._data.user, self._data.item, Columns.TIME, *stored_lists}
+        return tuple(name for name in self._accepted_columns if name in self._columns_read and name not in others)
 
     @property
     def histories(self) -> frozenset[str]:

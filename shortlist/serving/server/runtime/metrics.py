@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -60,6 +60,14 @@ class Metrics:
             registry=self._registry,
         )  # fmt: skip
 
+        self.events = Counter(
+            "shortlist_reported_events",
+            "Events that arrived: accepted, unknown_answer (accepted, of an answer that this server does not know), and"
+            " refused ones by what was wrong: form, item, index, outcome, time",
+            ["result"],
+            registry=self._registry,
+        )
+
     def add_gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is computed at every scrape."""
         Gauge(name, description, registry=self._registry).set_function(value)
@@ -70,6 +78,11 @@ class Metrics:
         self.requests.labels(protocol, str(status), outcome).inc()
         if outcome in ("answered", "failed"):
             self.seconds.observe(seconds)
+
+    def count_events(self, counts: Mapping[str, int]) -> None:
+        """Count reported events by what became of them."""
+        for event_result, count in counts.items():
+            self.events.labels(event_result).inc(count)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

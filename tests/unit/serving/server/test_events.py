@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -125,6 +126,19 @@ def test_a_wrong_event_is_refused_by_itself(open_outcomes: Open, changes: dict[s
 def test_a_body_without_events_is_refused(open_outcomes: Open, document: Any) -> None:
     with pytest.raises(BadRequestError, match=r"events|the body"):
         asyncio.run(open_outcomes().receiver.receive(document))
+
+
+def test_events_are_counted_by_what_became_of_them(tmp_path: Path) -> None:
+    data, counts = Data.model_validate(DECLARED), Counter[str]()
+    receiver = EventReceiver(tmp_path, data, Events(), "127.0.0.1", count_events=counts.update)
+    receiver.answers.add("r", np.array([5]))
+    events = [
+        event(), event(event_id="f", request_id="elsewhere"), event(outcome={}), event(item=9), event(item=None),
+        event(index=1), event(time="yesterday"), event(outcome={"clicked": 2}), event(clicked=1),
+    ]  # fmt: skip
+    asyncio.run(receiver.receive({"events": events}))
+    receiver.close()
+    assert counts == {"accepted": 1, "unknown_answer": 1, "outcome": 2, "item": 2, "index": 1, "time": 1, "form": 1}
 
 
 def test_an_event_that_is_sent_again_is_appended_once(open_outcomes: Open) -> None:

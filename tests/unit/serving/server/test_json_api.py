@@ -23,9 +23,11 @@ from schemathesis import GenerationMode
 
 from shortlist.client import Event, RefusedRequestError, ShortlistClient
 from shortlist.contracts import Files
+from shortlist.rollout.local.reported_events import count_reported_events, describe_reported_events
 from shortlist.serving.log.logs import item_type, outcome_schema
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.protocols.http_app import http_app
+from shortlist.serving.server.runtime.health_server import HealthServer
 from shortlist.serving.server.server import ServerComponents
 from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.retrieval import Retrieval
@@ -106,6 +108,18 @@ def test_given_items_are_ranked_by_score(api: Api) -> None:
     ]  # fmt: skip
     scores = [ranked["score"] for ranked in content["items"]]
     assert [scores[0] - score for score in scores] == [0, 1, 2]
+
+
+def test_an_answer_names_the_columns_that_the_model_reads_and_the_request_left_out(api: Api) -> None:
+    for path, body in (("/v1/rank", {"items": ["item 4", "item 5"]}), ("/v1/recommend", {})):
+        for context, not_sent in (({}, ["position"]), ({"page": "home"}, ["position"]), ({"position": None}, None)):
+            status, content = api.post(path, {"user": 1, "context": context, **body})
+            assert (status, content.get("not_sent")) == (200, not_sent), content
+    _, with_an_item = api.post("/v1/rank", {"user": 1, "items": ["item 4", {"item_id": "item 5", "position": 1}]})
+    assert "not_sent" not in with_an_item
+    with ShortlistClient("http://here", transport=httpx.MockTransport(api.handle)) as client:
+        assert client.recommend(1).not_sent == ("position",)
+        assert client.rank(1, ["item 4"], context={"position": 2}).not_sent == ()
 
 
 def test_a_ranking_has_the_scores_of_the_same_request_in_tensors(api: Api) -> None:
@@ -311,6 +325,9 @@ def test_what_users_did_with_a_slate_is_told_by_the_client(api: Api) -> None:
     )
     rows = log.read_all().filter(pl.col("request_id") == "told").select("item", "row", "label", "seen")
     assert rows.rows() == [(first.item, 0, 1, True), (second.item, 1, None, False)]
+    with HealthServer("127.0.0.1", 0, dict, api.parts.service.metrics.text) as health:
+        counts = count_reported_events([health._server.server_address[1]])
+    assert describe_reported_events(counts).endswith(": 4 arrived; 2 accepted; 2 refused: 1 by index, 1 by outcome.")
 
 
 def test_events_need_the_declared_token(local: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from polars.exceptions import PanicException
 from recommending_shop import BEST, RECOMMEND, Shop, outputs, places_of, tensors
@@ -26,7 +27,7 @@ from shortlist.deployment.slate_explanation import (
     ReplayDiffersError,
     ServedVersion,
     explain,
-    find_slate,
+    find_answer,
     replay,
 )
 from shortlist.serving.export.signature import NO_CODE
@@ -220,7 +221,7 @@ def test_an_empty_slate_contains_its_reason(
     shutil.copytree(local.folder / "release", local.folder / "versions" / "v3" / "release")
     shutil.copytree(parts.service.settings.model_folder, local.folder / "versions" / "v3" / "model")
     version = ServedVersion.open(places_of(local), 3)
-    assert replay(find_slate(places_of(local), "r0"), version, version.recommender()) == []
+    assert replay(find_answer(places_of(local), "r0"), version, version.recommender()) == []
     assert "the same, bit by bit" in "\n".join(explain(places_of(local), "r0"))
 
 
@@ -382,7 +383,7 @@ class TestExplain:
 
     def test_every_stage_is_explained_and_the_slate_is_reproduced(self, places: ServingPaths) -> None:
         text = "\n".join(explain(places, "r0"))
-        row = find_slate(places, "r0")
+        row = find_answer(places, "r0")
         assert "request 'r0' of " in text and ", version 3" in text
         assert "retrieval  8 candidates; after filters: popular " in text
         assert f"weighty: {', '.join(row['slate:removed'])}" in text
@@ -391,6 +392,25 @@ class TestExplain:
         assert "items:weight: " in text and "slates.json" in text
         assert "candidates, filters, order and propensities are the same, bit by bit" in text
         assert "from the logged features differ by at most 0" in text
+
+    def test_events_of_the_answer_are_shown_with_those_that_do_not_count(self, places: ServingPaths) -> None:
+        items, now = find_answer(places, "r0")["items"], datetime.now(UTC)
+        columns = ("event_id", "row", "item", "label", "seen", "time")
+        events = [
+            ("a", 0, None, None, True, now), ("b", None, items[1], 0, True, now), ("c", 1, None, 1, None, now),
+            ("c", 1, None, 1, None, now), ("d", 2, "another item", 1, None, now),
+            ("e", 2, None, 1, None, now - timedelta(hours=1)),  # whoever sends it has guessed the request's id
+        ]  # fmt: skip
+        rows = [{"request_id": "r0", **dict(zip(columns, values, strict=True))} for values in events]
+        append_rows(places.outcomes, outcome_schema(pa.string()), [*rows, {**rows[2], "request_id": "r1"}])
+        lines = list(explain(places, "r0"))
+        begin = lines.index("  events     of 3 items 2 seen, 1 with an outcome, 1 with clicked positive")
+        assert lines[begin + 1 : begin + 4] == [
+            "             index 0: seen",
+            "             index 1: seen, clicked 1",
+            "             not counted: 1 received before the answer, 1 replaced by a later one of the same item,"
+            " 1 of an item that the answer does not have there",
+        ]
 
     @pytest.mark.parametrize(
         ("change", "differs"),
@@ -404,7 +424,7 @@ class TestExplain:
         self, places: ServingPaths, change: dict[str, Any], differs: list[str]
     ) -> None:
         version = ServedVersion.open(places, 3)
-        assert replay(find_slate(places, "r0") | change, version, version.recommender()) == differs
+        assert replay(find_answer(places, "r0") | change, version, version.recommender()) == differs
 
     def test_the_command_prints_the_explanation_and_names_unlogged_requests(
         self, places: ServingPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -427,8 +447,8 @@ class TestExplain:
     def test_a_slate_that_cannot_be_reproduced_is_an_error_after_the_explanation(
         self, places: ServingPaths, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        row = find_slate(places, "r0") | {"slate:conditional_propensities": [0.5, 0.5, 0.5]}
-        monkeypatch.setattr(slate_explanation, "find_slate", lambda *arguments: row)
+        row = find_answer(places, "r0") | {"slate:conditional_propensities": [0.5, 0.5, 0.5]}
+        monkeypatch.setattr(slate_explanation, "find_answer", lambda *arguments: row)
         lines = explain(places, "r0")
         with pytest.raises(ReplayDiffersError, match="'r0' cannot be reproduced: its propensities differ"):
             for line in lines:
@@ -442,10 +462,13 @@ class TestExplain:
 
     def test_an_unlogged_request_is_reported(self, places: ServingPaths) -> None:
         with pytest.raises(ShortlistError, match="no answer to request 'nobody' is logged"):
-            find_slate(places, "nobody")
+            find_answer(places, "nobody")
         shutil.rmtree(places.versions / "v3" / "release")
-        with pytest.raises(ShortlistError, match="version 3 is not deployed here any more"):
-            find_slate(places, "r0")
+        with pytest.raises(ShortlistError, match="release: missing; version 3 is not deployed here any more"):
+            list(explain(places, "r0"))
+        shutil.rmtree(places.versions / "v3" / "model")
+        with pytest.raises(ShortlistError, match="model: missing; version 3 is not deployed here any more"):
+            find_answer(places, "r0")
 
 
 def test_requests_with_candidates_still_get_scores(local: Shop, start: Any) -> None:
@@ -457,8 +480,9 @@ def test_requests_with_candidates_still_get_scores(local: Shop, start: Any) -> N
     assert all(row[name] is None for name in SLATE_COLUMNS)
     shutil.copytree(local.folder / "release", local.folder / "versions" / "v3" / "release")
     shutil.copytree(start.model, local.folder / "versions" / "v3" / "model")
-    with pytest.raises(ShortlistError, match="request 'rank' brought its candidates; only slates have stages"):
-        find_slate(places_of(local), "rank")
+    heading, events = explain(places_of(local), "rank")
+    assert heading.endswith("version 3: it ranked items that the request brought; only slates have stages")
+    assert events == "  events     of 2 items 0 seen, 0 with an outcome, 0 with clicked positive"
 
 
 def test_without_a_release_recommendations_are_an_unknown_model(local: Shop) -> None:

@@ -14,7 +14,7 @@ import pytest
 from recommending_shop import BEST, Shop, outputs, places_of
 
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.deployment.slate_explanation import explain, find_slate
+from shortlist.deployment.slate_explanation import explain, find_answer
 from shortlist.features.feast.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.serving.server.inference.service import InferenceResponse
 from shortlist.serving.server.server import ServerComponents
@@ -198,7 +198,7 @@ def test_why_names_the_files_used_and_recomputes_the_slate(local: Refreshable, s
     blessed = folder_digest(version / "release")
     assert f"release    {digest}, a refresh of {blessed}, the training's; 8 items, days up to " in text
     assert "candidates, filters, order and propensities are the same, bit by bit" in text
-    assert find_slate(places, "r0")["slate:release"] == digest
+    assert find_answer(places, "r0")["slate:release"] == digest
     shutil.rmtree(local.place.folder / "releases" / digest)  # type: ignore[operator] # there is a folder
     with pytest.raises(ShortlistError, match=rf"{digest}: missing; of refreshed releases the newest 20 are kept"):
         list(explain(places, "r0", local.place))

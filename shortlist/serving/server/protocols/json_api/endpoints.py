@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from shortlist.serving.server.inference.service import Service
+from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.protocols.json_api.answers import ranking, slate
 from shortlist.serving.server.protocols.json_api.requests import (
     parse_json,
     read_rank_request,
     read_recommend_request,
+    unsent_columns,
 )
 from shortlist.serving.server.requests.admission import AdmissionSlot
 from shortlist.serving.server.requests.headers import RequestContext
@@ -29,7 +30,8 @@ async def rank(service: Service, document: Any, context: RequestContext, slot: A
         RequestError: The request is invalid, or the model cannot score it.
     """
     request = read_rank_request(service, document, context)
-    return ranking(service, document["items"], await service.answer(request, slot))
+    answer = ranking(service, document["items"], await service.answer(request, slot))
+    return answer | _not_sent(service, request)
 
 
 async def recommend(service: Service, document: Any, context: RequestContext, slot: AdmissionSlot) -> dict[str, Any]:
@@ -39,7 +41,12 @@ async def recommend(service: Service, document: Any, context: RequestContext, sl
         RequestError: The request is invalid, or the model cannot score its candidates.
     """
     request = read_recommend_request(service, document, context)
-    return slate(service, await service.answer(request, slot))
+    return slate(service, await service.answer(request, slot)) | _not_sent(service, request)
+
+
+def _not_sent(service: Service, request: InferenceRequest) -> dict[str, Any]:
+    names = unsent_columns(service, request)
+    return {"not_sent": names} if names else {}
 
 
 async def take_events(service: Service, document: Any, context: RequestContext, slot: AdmissionSlot) -> dict[str, Any]:

@@ -182,7 +182,11 @@ def _slate(service: Service) -> Schema:
 
 def _answer(item: Schema, properties: Schema | None = None, optional: Schema | None = None) -> Schema:
     required = {"request_id": _STRING, "degraded": _BOOLEAN, "items": {"type": "array", "items": item}}
-    return _object(required | (properties or {}), optional)
+    not_sent = {
+        "type": "array", "items": _STRING, "minItems": 1,
+        "description": "Columns that the model reads and the request left out",
+    }  # fmt: skip
+    return _object(required | (properties or {}), {**(optional or {}), "not_sent": not_sent})
 
 
 def _object(required: Schema, optional: Schema | None = None) -> Schema:

@@ -110,6 +110,15 @@ def read_recommend_request(service: Service, document: Any, context: RequestCont
     return _inference_request(service, recommend_model(service.settings.model), columns, tensors, context)
 
 
+def unsent_columns(service: Service, request: InferenceRequest) -> list[str]:
+    """Return the columns that the model reads and a request left out, so that it was scored without them."""
+    sent = {tensor.name for tensor in request.tensors}
+    sendable = service.inputs.context_columns
+    if service.recommending is not None and service.recommends(request.model):
+        sendable = tuple(name for name in sendable if name in service.recommending.context_names)
+    return [name for name in sendable if name not in sent]
+
+
 def _validate(kind: type[Message], document: Any) -> Message:
     if isinstance(document, Mapping) and "request_id" in document:
         raise BadRequestError(
