@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from shortlist.contracts import Files
+from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.blessing import verify_blessing
 from shortlist.evaluation.gates.gates import required_gates
 from shortlist.rollout.deployment import Deployment
@@ -13,6 +13,7 @@ from shortlist.rollout.fleet import Models
 from shortlist.rollout.rollouts import RolloutError, Rollouts
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.registry import UnknownVersionError
 
 
 def blessed_version(
@@ -73,8 +74,18 @@ def newest_candidate(models: Models, spec: str) -> int:
     return version
 
 
+def retirement_reason(models: Models, version: int) -> str | None:
+    """Return why a version was retired, empty when it was not or nobody can say; None where it was deleted."""
+    try:
+        return models.retirement_of(version)
+    except UnknownVersionError:  # deleted from the registry after it served
+        return None
+    except ShortlistError:
+        return ""
+
+
 def describe_versions(models: Models, rollouts: Rollouts, stable: int) -> Iterator[str]:
-    """Yield which version serves and why, and which blessed version waits for its rollout or was rolled back.
+    """Yield which version serves and why, and which blessed version waits for its rollout, was rolled back or retired.
 
     Args:
         models: The registry.
@@ -90,11 +101,17 @@ def describe_versions(models: Models, rollouts: Rollouts, stable: int) -> Iterat
         champion_text = "no version is the champion" if champion is None else f"the champion is version {champion}"
         reason = f"the fleet kept it; {champion_text}"
     yield f"Version {stable} serves: {reason}."
+    if stable_retirement := retirement_reason(models, stable):
+        yield f"Version {stable} was retired: {stable_retirement}; it serves until another version is promoted."
     unfinished, spec = rollouts.unfinished(), rollouts.spec
     if newest is None or newest in {stable, None if unfinished is None else unfinished.state.candidate}:
         return
-    rollback_reason = rollouts.rollback_reason(newest)
-    if rollback_reason is not None:
+    rollback_reason, retirement = rollouts.rollback_reason(newest), retirement_reason(models, newest)
+    if retirement:
+        yield (
+            f"Version {newest} was retired: {retirement}; it waits for no rollout. make run SPEC={spec} trains another."
+        )
+    elif rollback_reason is not None:
         yield f"Version {newest} was rolled back: {rollback_reason}; make deploy-canary SPEC={spec} rolls it out again."
     else:
         yield (

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from shortlist.contracts import ShortlistError
-from shortlist.rollout.candidates import newest_candidate
+from shortlist.rollout.candidates import newest_candidate, retirement_reason
 from shortlist.rollout.controller import Controller
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment
@@ -19,7 +18,6 @@ from shortlist.rollout.states.operator_commands import OperatorCommand
 from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
-from shortlist.tracking.registry import UnknownVersionError
 
 _COMMAND_TIMEOUT_SECONDS: Final = 180.0
 _SALT_BYTES: Final = 16
@@ -171,7 +169,7 @@ class RolloutCommands:
             version = state.former
             if version == route.stable:
                 continue
-            if _retirement(self._context.models, version) == "":
+            if retirement_reason(self._context.models, version) == "":
                 return version
             has_replaced = True
         hindrance = "no earlier rollout replaced another version"
@@ -257,7 +255,7 @@ class RolloutCommands:
 
     def _retirement_of(self, version: int) -> str:
         """Return that a version was retired, and why; empty when it was not."""
-        reason = _retirement(self._context.models, version)
+        reason = retirement_reason(self._context.models, version)
         return f"version {version} was retired: {reason}" if reason else ""
 
     def _serving_version(self, candidate: int) -> int | None:
@@ -294,7 +292,7 @@ def describe_older_versions(rollouts: Rollouts, models: Models, serving: int | N
         serving: The version that serves.
     """
     served = (version for version in rollouts.served_versions() if version != serving)
-    reasons = {version: reason for version in served if (reason := _retirement(models, version)) is not None}
+    reasons = {version: reason for version in served if (reason := retirement_reason(models, version)) is not None}
     if not reasons:
         return "No other registered version has served; --version names any registered one"
     names = [f"{version} (retired: {reason})" if reason else str(version) for version, reason in reasons.items()]
@@ -303,13 +301,3 @@ def describe_older_versions(rollouts: Rollouts, models: Models, serving: int | N
         f".venv/bin/shortlist rollback {rollouts.spec} --version {target} returns to a version by its number"
         f" (served before: {', '.join(names)})"
     )
-
-
-def _retirement(models: Models, version: int) -> str | None:
-    """Return why a version was retired, empty when it was not or nobody can say; None where it was deleted."""
-    try:
-        return models.retirement_of(version)
-    except UnknownVersionError:  # deleted from the registry after it served
-        return None
-    except ShortlistError:
-        return ""

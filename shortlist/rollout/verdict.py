@@ -11,6 +11,8 @@ from shortlist.rollout.record import RolloutRecord, RolloutStep
 from shortlist.rollout.states.phases import Phase
 
 EVIDENCE: Final = "evidence.json"
+Verdict = Literal["promoted", "rolled_back", "aborted", "returned", "return_failed", "return_aborted"]
+"""How a rollout ended; that of the command `rollback` returns to an earlier version, its `candidate`, or does not."""
 
 
 class PerTrack(Record):
@@ -41,7 +43,7 @@ class StepVerdict(Record):
 class RolloutVerdict(Record):
     """The content of `evidence.json`."""
 
-    verdict: Literal["promoted", "rolled_back", "aborted"]
+    verdict: Verdict
     reason: str
     champion: int | None
     """The version that served when the rollout began; None for the first model."""
@@ -50,17 +52,22 @@ class RolloutVerdict(Record):
     requests: RequestTotals
 
 
-_VERDICTS: Final[dict[Phase, Literal["promoted", "rolled_back", "aborted"]]] = {
+_VERDICTS: Final[dict[Phase, Verdict]] = {
     Phase.PROMOTED: "promoted",
     Phase.ROLLED_BACK: "rolled_back",
     Phase.ABORTED: "aborted",
+}
+_VERDICTS_OF_RETURNS: Final[dict[Phase, Verdict]] = {
+    Phase.PROMOTED: "returned",
+    Phase.ROLLED_BACK: "return_failed",
+    Phase.ABORTED: "return_aborted",
 }
 
 
 def make_verdict(record: RolloutRecord) -> RolloutVerdict:
     """Return the verdict of a rollout that is over."""
     return RolloutVerdict(
-        verdict=_VERDICTS[record.state.phase],
+        verdict=(_VERDICTS_OF_RETURNS if record.returning else _VERDICTS)[record.state.phase],
         reason=record.state.reason,
         champion=record.state.former,
         candidate=record.state.candidate,

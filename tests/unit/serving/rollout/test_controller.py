@@ -354,6 +354,15 @@ def test_serving_names_the_version_that_was_rolled_back(world: World, reason: st
     assert rolled_back == f"Version 2 was rolled back: {reason}; make deploy-canary SPEC=demo rolls it out again."
 
 
+def test_retired_versions_are_marked_and_wait_for_no_rollout(world: World) -> None:
+    world.models.retired = {1: "it reads dwell", 2: "it reads dwell too"}
+    _, serves, waits = describe_versions(world.models, world.rollouts, 1)
+    assert serves == "Version 1 was retired: it reads dwell; it serves until another version is promoted."
+    assert waits == (
+        "Version 2 was retired: it reads dwell too; it waits for no rollout. make run SPEC=demo trains another."
+    )
+
+
 def test_a_version_that_served_after_its_rollback_and_was_replaced_waits(world: World) -> None:
     world.observer.observations = {0: [make_observation("roll_back", "it is worse")]}
     for version in (2, 2, 1):
@@ -972,6 +981,8 @@ def test_a_rollback_without_a_rollout_returns_to_the_previous_version(world: Wor
     world.roll_out().canary(3)
     back = world.roll_out().rollback("3 is odd")
     assert (back.state.phase, back.returning, back.state.candidate) == (Phase.PROMOTED, True, 2)
+    evidence = world.verdict(back)
+    assert (evidence.verdict, evidence.champion, evidence.candidate) == ("returned", 3, 2)
     assert world.is_promoted()
     world.roll_out().rollback("2 is odd too")  # not 3 again
     assert (world.fleet.route_now, world.models.aliases["champion"]) == (Route(stable=1), 1)

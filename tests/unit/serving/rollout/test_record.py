@@ -132,4 +132,6 @@ def test_a_step_that_nobody_looked_at_is_a_hold() -> None:
 def test_the_evidence_has_a_schema() -> None:
     schema = RolloutVerdict.model_json_schema()
     assert set(schema["required"]) == {"verdict", "reason", "champion", "candidate", "steps", "requests"}
-    assert schema["properties"]["verdict"]["enum"] == ["promoted", "rolled_back", "aborted"]
+    assert schema["properties"]["verdict"]["enum"] == [
+        *("promoted", "rolled_back", "aborted"), *("returned", "return_failed", "return_aborted"),
+    ]  # fmt: skip
