@@ -93,7 +93,9 @@ def _sample_rows(rows: pl.DataFrame, max_rows: int, seed: int) -> pl.DataFrame:
 
 
 def _labelled_scores(rows: pl.DataFrame) -> pl.DataFrame | None:
-    """Return labels and scores; None when the labels have one class."""
+    """Return labels and scores; None when the labels have one class, and of replayed slates, which have none."""
+    if Columns.LABEL not in rows.columns:
+        return None
     labelled = rows.select(pl.col(Columns.LABEL).cast(pl.Int64), SCORE).drop_nulls()
     return labelled if labelled[Columns.LABEL].n_unique() > 1 else None
 

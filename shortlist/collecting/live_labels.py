@@ -46,6 +46,8 @@ class OutcomeLabels:
     """Ids of other requests whose outcomes happened while these requests were answered."""
     seen: pl.DataFrame
     """request, row of rows that an event says the user saw, with an outcome or without."""
+    unseen: pl.DataFrame
+    """request, row of rows that events say the user did not see, and none that the user did."""
 
 
 class UnreadableOutcomesError(DataError):
@@ -101,8 +103,9 @@ def match_labels(
     matched_pieces, unmatched_ids = [], [pl.Series("request_id", [], dtype=pl.String)]
     is_early_of_id = pl.int_range(pl.len()).over("request_id", sender_networks(requests["sender"])) < _REQUESTS_OF_ID
     answers = requests.filter(is_early_of_id).select("request_id", REQUEST, ROWS, pl.col("time").alias(_ANSWER))
+    tells = pl.col("label").is_not_null() | pl.col(SEEN).is_not_null()
     for piece in pieces:
-        reported = piece.filter(pl.col("label").is_not_null() | pl.col(SEEN), pl.col("request_id").is_not_null())
+        reported = piece.filter(tells, pl.col("request_id").is_not_null())
         joined = reported.join(answers, on="request_id", how="left", maintain_order="left")
         of_other_requests = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
         unmatched_ids.append(of_other_requests["request_id"].unique())
@@ -112,6 +115,7 @@ def match_labels(
     matched = matched.filter(pl.col(EVENT_ID).is_null() | is_first)
     rows = _match_rows(matched, requests)
     row_outcomes = rows.filter(pl.col("label").is_not_null())
+    seen, unseen = (rows.filter(pl.col(SEEN) == was_seen).select(REQUEST, "row").unique() for was_seen in (True, False))
     # Our own clocks differ by less; who reports an outcome before the answer has guessed the request's id.
     is_early = (row_outcomes[RECEIVED] < row_outcomes[_ANSWER] - skew).fill_null(False)
     outcome_time = pl.max_horizontal(pl.min_horizontal("time", RECEIVED), _ANSWER)
@@ -130,7 +134,8 @@ def match_labels(
         foreign=matched.height - rows.height,
         matched=matched.height,
         unmatched=pl.concat(unmatched_ids).unique(),
-        seen=rows.filter(pl.col(SEEN)).select(REQUEST, "row").unique(),
+        seen=seen,
+        unseen=unseen.join(seen, on=[REQUEST, "row"], how="anti"),
     )
 
 

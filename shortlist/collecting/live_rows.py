@@ -50,6 +50,11 @@ class LiveRows:
         """
         impressions = self._unfold(requests)
         labelled = impressions.join(labels.frame, on=[REQUEST, "row"], how="left", maintain_order="left")
+        is_unseen = labels.unseen.with_columns(is_unseen=pl.lit(True))
+        labelled = labelled.join(is_unseen, on=[REQUEST, "row"], how="left", maintain_order="left")
+        # Servers that count live have counted every candidate; training counts what they did.
+        counts_live = pl.col(Columns.COUNTS_DELAY).is_not_null()
+        labelled = labelled.filter(pl.col(Columns.LABEL).is_not_null() | pl.col("is_unseen").is_null() | counts_live)
         self.without_outcome = labelled[Columns.LABEL].null_count()
         missing_outcome = self._data.live.missing_outcome
         if missing_outcome == "negative":

@@ -467,8 +467,8 @@ class Live(Section):
     settle: Duration = "1m"
     """Time after an outcome was due until its prediction is collected; logs may be written or shipped until then."""
     missing_outcome: Literal["negative", "negative_if_seen", "leave_out"] = "negative"
-    """A row without an outcome after `data.outcome_delay`: label 0; label 0 where an event says that the user saw it,
-    else no row; or no row (where not every candidate is shown)."""
+    """A row without an outcome after `data.outcome_delay`: label 0, unless an event says that the user did not see it;
+    label 0 where an event says that the user saw it, else no row; or no row (where not every candidate is shown)."""
     max_clock_skew: Duration = "5m"
     """Largest difference between clocks: a row may be this much later than its answer, at which it then counts, and an
     outcome this much earlier."""

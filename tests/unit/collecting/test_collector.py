@@ -157,6 +157,38 @@ def test_rows_without_an_outcome_may_be_left_out(shop: Shop) -> None:
     assert shop.rows().select("item_id", Columns.LABEL).rows() == [("i1", 0)]
 
 
+def test_rows_that_an_event_says_were_not_seen_are_no_negatives(shop: Shop) -> None:
+    shop.answer({"request_id": "a"}, {"request_id": "b"})
+    shop.outcome(
+        {"request_id": "a", "row": 0, "label": None, "seen": False},
+        {"request_id": "b", "row": 0, "label": None, "seen": False},
+        {"request_id": "b", "row": 0, "label": None, "seen": True},  # further down the page, later
+        {"request_id": "b", "row": 1, "label": 1, "seen": False},  # a click tells more
+    )
+    counts = shop.collect().batches[0].counts
+    assert sorted(shop.rows().select("item_id", Columns.LABEL).rows()) == [("i0", 0), ("i1", 0), ("i1", 1)]
+    assert (counts.rows, counts.without_outcome) == (3, 2)
+
+
+def test_live_counts_take_rows_for_shown_and_so_does_the_training(shop: Shop) -> None:
+    shop.answer({"request_id": "a", "counts_delay_ms": 5.0})
+    shop.outcome({"request_id": "a", "row": 0, "label": None, "seen": False})
+    shop.collect()
+    assert shop.rows()[Columns.LABEL].to_list() == [0, 0]
+
+
+def test_only_rows_that_an_event_says_were_seen_may_be_negatives(shop: Shop) -> None:
+    shop.declared = {**DECLARED, "live": {**DECLARED["live"], "missing_outcome": "negative_if_seen"}}
+    shop.answer({"request_id": "a"}, {"request_id": "b"})
+    shop.outcome(
+        {"request_id": "a", "row": 0, "label": None, "seen": True},
+        {"request_id": "b", "row": 0, "label": None, "seen": False},
+        {"request_id": "b", "row": 1, "label": 1},
+    )
+    shop.collect()
+    assert shop.rows()[Columns.LABEL].to_list() == [0, 1]
+
+
 def test_a_column_that_names_the_request_is_filled_from_its_id(shop: Shop) -> None:
     slate = {"name": "slate", "type": "string"}
     shop.declared = {**DECLARED, "columns": [slate, *DECLARED["columns"]], "request": "slate"}

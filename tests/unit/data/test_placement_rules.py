@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
+import polars as pl
 import pytest
 
-from shortlist.contracts import DataError
+from shortlist.contracts import Columns, DataError
+from shortlist.data.rules.log_facts import LogFacts
+from shortlist.data.rules.placement_rules import propensities_sum_to_one
 
 NOON = 1_704_110_400  # 2024-01-01 12:00 UTC
 DAY = 86_400
@@ -82,6 +87,24 @@ def test_propensities_that_do_not_sum_up_stop_the_run(
 ) -> None:
     with pytest.raises(DataError, match=r"propensities do not sum up: on 2024-01-01, those of all items at place 1"):
         judge_rows(_random_rows(chance))
+
+
+@pytest.mark.parametrize(("version", "problems"), [(None, 1), (3, 0)])
+def test_slates_of_our_servers_for_each_user_are_not_summed(
+    declare: Callable[..., Any], version: int | None, problems: int
+) -> None:
+    """Each user's own item is likely for that user alone, so that the propensities of all items sum to many."""
+    rows = pl.DataFrame(
+        {
+            Columns.DAY: [date(2024, 1, 1)] * 400, "place": [1] * 400,
+            "item_id": [number % 20 for number in range(400)],
+            "chance": [0.8] * 400, "drawn": [1] * 400, Columns.SERVED_VERSION: [version] * 400,
+        },
+        schema_overrides={Columns.SERVED_VERSION: pl.Int64},
+    )  # fmt: skip
+    facts = SimpleNamespace(profile=SimpleNamespace(rows=400, sample=SimpleNamespace(rows=lambda: rows)))
+    data = declare(COLUMNS, rules=RULES, split=SPLIT, **ROLES)
+    assert len(list(propensities_sum_to_one(cast(LogFacts, facts), data))) == problems
 
 
 def test_randomised_rows_of_one_item_stop_the_run(judge_rows: Callable[[Rows], list[tuple[str, str]]]) -> None:

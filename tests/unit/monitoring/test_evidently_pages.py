@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -277,3 +278,9 @@ def test_a_failure_of_evidently_is_reported_and_leaves_no_page(tmp_path: Path, m
     ):
         write_pages(window_of(traffic(200, seed=6)), REFERENCE, "xgboost", KINDS, tmp_path / "pages")
     assert not list(tmp_path.rglob("*.html"))
+
+
+def test_replayed_slates_have_no_labels_to_draw(tmp_path: Path) -> None:
+    of_slates = replace(REFERENCE, sample=REFERENCE.sample.drop("label"))
+    written = write_pages(window_of(traffic(500, seed=2)), of_slates, "xgboost", KINDS, tmp_path)
+    assert [path.name for path in written] == ["drift.html", "quality.html"]  # the quality of the window alone
