@@ -50,7 +50,6 @@ _TOGETHER = {
     "sequences": ("graphs/test_sequences.py",),
     "hours and slates": ("graphs/test_hours_and_slates.py",),
     "text vectors": ("graphs/test_text_vectors.py",),
-    "paths": ("graphs/test_paths.py",),
     "finished": ("graphs", "cluster/test_profile_run.py"),
     "validation": ("unit/serving/validation",),
     "server": ("unit/serving/server",),

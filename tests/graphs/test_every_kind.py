@@ -63,8 +63,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "popularity": {"kind": "popularity", "role": "baseline", "labels": ["long_view"]},
 }  # fmt: skip
 CANDIDATES = [name for name, section in MODELS.items() if section.get("role") != "baseline"]
-ROLLED_OUT = ("grown_anew", "by_surface", "dlrm", "din", "both", "line")
-"""One model of each serving path; the others differ from it in the ONNX graph alone, and the gates run it on Triton."""
+ROLLED_OUT = ("grown_anew", "din", "both", "line")
+"""One model of each serving path; the others differ from it in the ONNX graph alone, and the gates run it on Triton.
+
+LightGBM's trees are rolled out in `tests/serving/rollouts`, and of the networks the one that reads histories, too.
+"""
 MODES = {name: MODELS[name]["retrain"] for name in CANDIDATES if "retrain" in MODELS[name]}
 # Long enough to prove that the servers answer; how fast, on a machine that is busy, is no property of a kind.
 INFRA = {"seconds": 0.5, "max_p50_ms": 5_000, "max_p99_ms": 10_000, "max_cold_start_seconds": 600}

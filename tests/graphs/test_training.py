@@ -334,7 +334,7 @@ def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_b
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)  # killed commands wait as long as an undisturbed one takes
-def test_twenty_killed_processes_of_runs_change_no_result(tmp_path: Path) -> None:
+def test_eight_killed_processes_of_runs_change_no_result(tmp_path: Path) -> None:
     """Four at once, because what a command costs is its start; `make bench NAME=kills` kills one at once."""
     spec_file, log = tmp_path / "spec.yaml", clicks(tmp_path, 0)
     spec_file.write_text(yaml.safe_dump(small_file_spec() | {"models": {"logistic": {**LINE, "role": "candidate"}}}))
@@ -343,8 +343,8 @@ def test_twenty_killed_processes_of_runs_change_no_result(tmp_path: Path) -> Non
     def command(runs: Path) -> list[str]:
         return [program, "run", str(spec_file), "--data", str(log), "--runs", str(runs)]
 
-    outcome = kill_in_runs(command, tmp_path, kills=20, seed=1, per_run=20, at_once=4)
-    assert (outcome.kills, outcome.differences) == (20, [])
+    outcome = kill_in_runs(command, tmp_path, kills=8, seed=1, per_run=8, at_once=4)
+    assert (outcome.kills, outcome.differences) == (8, [])
 
 
 def small_file_spec() -> dict[str, Any]:
