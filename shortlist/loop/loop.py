@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -289,14 +289,19 @@ class LivedLoop:
         """Return requests as an application sends them, with the user's history as a server has it."""
         data, retrieval = self.spec.data, self.spec.retrieval
         assert retrieval is not None and data.user is not None
+        stages, users = release.stages, sent["user_id"].to_list()
+        user_histories: list[UserHistory | None] = [None] * len(users)
+        if stages.window is not None:
+            user_histories = [
+                merge_histories(stages.find_user_history(user), history)
+                for user, history in zip(users, histories.of_users(users), strict=True)
+            ]
         requests = []
-        for row in sent.iter_rows(named=True):
-            user = row["user_id"]
-            context = {**release.stages.find_user_context(user), data.user: user}
+        for row, user, user_context, history in zip(
+            sent.iter_rows(named=True), users, stages.find_user_contexts(users), user_histories, strict=True
+        ):
+            context = {**user_context, data.user: user}
             context |= {name: row[name] for name in retrieval.context if name in row}
-            history = None
-            if release.stages.window is not None:
-                history = merge_histories(release.stages.find_user_history(user), histories.of_user(user))
             requests.append(
                 SlateRequest(f"loop-{row['request_id']}", user, SLOTS, row[Columns.TIME], context, history=history)
             )
@@ -324,19 +329,27 @@ class _Histories:
     """What users saw on the present day, which servers read from their live logs."""
 
     def __init__(self) -> None:
-        self._events: dict[int, list[tuple[int, datetime, bool]]] = defaultdict(list)
+        self._events: pl.DataFrame | None = None
+        """Users, sorted, and their events in the order in which they happened."""
 
     def add(self, seen: pl.DataFrame) -> None:
-        for user, item, moment, clicked in seen.select("user_id", "item_id", Columns.TIME, "is_click").iter_rows():
-            self._events[user].append((item, moment, bool(clicked)))
+        events = seen.select(
+            pl.col("user_id", "item_id").cast(pl.Int64), Columns.TIME, pl.col("is_click").cast(pl.Boolean)
+        )
+        events = events if self._events is None else pl.concat([self._events, events])
+        self._events = events.sort("user_id", maintain_order=True).rechunk()
 
-    def of_user(self, user: int) -> UserHistory | None:
-        events = self._events.get(user)
-        if events is None:
-            return None
-        items, moments, clicked = zip(*events, strict=True)
-        times = pl.Series(moments, dtype=pl.Datetime("us", "UTC"))
-        return UserHistory(pl.Series(items, dtype=pl.Int64), times, pl.Series(clicked, dtype=pl.Boolean))
+    def of_users(self, users: Sequence[int]) -> list[UserHistory | None]:
+        if self._events is None:
+            return [None] * len(users)
+        known_users, *columns = self._events
+        numbers = known_users.to_numpy()
+        first = np.searchsorted(numbers, users)
+        counts = np.searchsorted(numbers, users, side="right") - first
+        return [
+            UserHistory(*(column.slice(start, count) for column in columns)) if count else None
+            for start, count in zip(first.tolist(), counts.tolist(), strict=True)
+        ]
 
 
 def _concatenate(parts: list[Requests]) -> Requests:

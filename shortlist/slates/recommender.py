@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
@@ -149,6 +149,18 @@ class Slate:
     given_up: Callable[[], float]
     """Function that computes the expected label that drawn places give up, by the scores: those of the slate in the
     best order less those of this slate; 0 where nothing was drawn."""
+
+
+class _Pool(NamedTuple):
+    """Retrieved candidates of a request."""
+
+    rows: Rows
+    ranks: NDArray[np.int32]
+    sources: NDArray[np.object_]
+    """Name of the source that ranked each highest."""
+    filtered: FilteredCandidates
+    fallback: tuple[str, ...] = ()
+    """Fallback sources that were asked."""
 
 
 class ReleaseUsers(NamedTuple):
@@ -302,12 +314,18 @@ class Recommender:
 
     def find_user_context(self, user: int | str | None) -> dict[str, Any]:
         """Return the columns of a user's side tables that stages read; empty for an unknown user."""
+        (context,) = self.find_user_contexts([user])
+        return context
+
+    def find_user_contexts(self, users: Sequence[int | str | None]) -> list[dict[str, Any]]:
+        """Return what `find_user_context` returns for every user."""
         columns = self._users.columns
-        if columns is None or user is None or columns.width == 1:
-            return {}
+        if columns is None or columns.width == 1:
+            return [{} for _ in users]
         key = columns.to_series(0)
-        (row,) = find_positions(pl.Series([user], dtype=key.dtype, strict=False), key)
-        return {} if row < 0 else columns[int(row), 1:].row(0, named=True)
+        rows = find_positions(pl.Series(users, dtype=key.dtype, strict=False), key)
+        contexts = iter(_select_frame_rows(columns[:, 1:], rows[rows >= 0]).to_dicts())
+        return [next(contexts) if row >= 0 else {} for row in rows]
 
     def find_user_history(self, user: int | str | None) -> UserHistory | None:
         """Return a user's history in the log of the release; None for an unknown user."""
@@ -329,38 +347,33 @@ class Recommender:
             SlateRequestError: As for `find`.
         """
         self._check_size(request)
-        fitted = np.zeros(0, np.int32)
-        if request.recent is None:
-            (fitted,) = self._retriever.find_recent_items(self._users_of([request]))
-        queries = self._queries(request, fitted)
+        queries = self._queries([request])
         finish_retrieval = self._retriever.begin(queries)
-        return lambda: self._filter_candidates(request, queries, finish_retrieval())
+
+        def finish() -> SlateCandidates:
+            (candidates,) = self._filter_candidates([request], queries, finish_retrieval())
+            return candidates
+
+        return finish
 
     def find_all(self, requests: Sequence[SlateRequest]) -> list[SlateCandidates]:
-        """Return what `find` returns for every request; the sources are asked once for all of them.
+        """Return what `find` returns for every request; the sources are asked, and filters applied, for many at once.
 
         Raises:
-            SlateRequestError: As for `find`.
+            SlateRequestError: The number of requested items is 0 or above that of the catalogue.
         """
-        if not requests:
-            return []
-        for request in requests:
+        batches: dict[tuple[bool, ...], list[int]] = {}
+        for number, request in enumerate(requests):
             self._check_size(request)
-        fitted = self._retriever.find_recent_items(self._users_of(requests))
-        queries = [self._queries(request, recent) for request, recent in zip(requests, fitted, strict=True)]
-        together = Queries(
-            pl.concat([query.users for query in queries]),
-            np.concatenate([query.recent for query in queries]),
-            # Contexts may lack columns; without any, a frame has no rows either.
-            pl.concat([query.context for query in queries], how="diagonal")
-            if queries[0].context.width
-            else pl.DataFrame(),
-        )
-        retrieved = self._retriever.candidates(together)
-        return [
-            self._filter_candidates(request, query, retrieved, number)
-            for number, (request, query) in enumerate(zip(requests, queries, strict=True))
-        ]
+            # A source may tell a null from a missing column, and queries have the same columns.
+            batches.setdefault(tuple(name in request.context for name in self._source_context), []).append(number)
+        candidates: dict[int, SlateCandidates] = {}
+        for numbers in batches.values():
+            batch = [requests[number] for number in numbers]
+            queries = self._queries(batch)
+            batch_candidates = self._filter_candidates(batch, queries, self._retriever.candidates(queries))
+            candidates |= zip(numbers, batch_candidates, strict=True)
+        return [candidates[number] for number in range(len(requests))]
 
     def _check_size(self, request: SlateRequest) -> None:
         size = self._retriever.catalogue.size
@@ -368,43 +381,71 @@ class Recommender:
             raise SlateRequestError(f"k: got {request.k}; wanted 1 to {size}, the items that there are")
 
     def _filter_candidates(
-        self, request: SlateRequest, queries: Queries, retrieved: Candidates, number: int = 0
-    ) -> SlateCandidates:
-        """Return the candidates of a request; `number`: of its query among those of the retrieval."""
-        items, source_ranks = retrieved.items[number], retrieved.ranks[number]
-        is_item = items != _NO_ITEM
-        best_source = np.where(source_ranks == 0, np.iinfo(np.int32).max, source_ranks).argmin(axis=1)
-        rows, ranks = items[is_item], source_ranks[is_item]
-        names = np.array(retrieved.sources, object)
-        sources = names[best_source[is_item]]
-        filtered = self._filter_rows(rows, ranks, request)
-        fallbacks: list[str] = []
+        self, requests: Sequence[SlateRequest], queries: Queries, retrieved: Candidates
+    ) -> list[SlateCandidates]:
+        is_item = retrieved.items != _NO_ITEM
+        counts = is_item.sum(axis=1).tolist()
+        rows, ranks = retrieved.items[is_item], retrieved.ranks[is_item]
+        best_source = np.where(ranks == NO_RANK, np.iinfo(np.int32).max, ranks).argmin(axis=1)
+        sources = np.array(retrieved.sources, object)[best_source]
+        filtered = self._filter_rows(rows, ranks, requests, counts).split(counts)
+        ends = np.cumsum(counts).tolist()
+        pools = [
+            _Pool(rows[end - count : end], ranks[end - count : end], sources[end - count : end], request_filtered)
+            for end, count, request_filtered in zip(ends, counts, filtered, strict=True)
+        ]
+        if self._filters.fallback:
+            pools = [
+                self._with_fallbacks(pool, request, queries.slice(number, number + 1), retrieved.sources)
+                if len(pool.filtered.rows) < request.k
+                else pool
+                for number, (request, pool) in enumerate(zip(requests, pools, strict=True))
+            ]
+        kept_counts = [len(pool.filtered.rows) for pool in pools]
+        kept_rows = np.concatenate([pool.rows[pool.filtered.rows] for pool in pools])
+        kept_ranks = np.concatenate([pool.ranks[pool.filtered.rows] for pool in pools])
+        ids = self._items[Columns.ITEM]
+        items = _select_rows(ids, kept_rows)
+        frame = cache(lambda: self._frame(kept_rows, kept_ranks, requests, kept_counts))
+        candidates, first = [], 0
+        for pool, count in zip(pools, kept_counts, strict=True):
+            removed_positions = np.flatnonzero(pool.filtered.removed_by >= 0)
+            candidates.append(
+                SlateCandidates(
+                    items=items.slice(first, count),
+                    frame=partial(_slice_frame, frame, first, count),
+                    sources=tuple(pool.sources[pool.filtered.rows].tolist()),
+                    retrieved=len(pool.rows),
+                    removed=RemovedCandidates(
+                        _select_rows(ids, pool.rows[removed_positions]) if len(removed_positions) else ids.clear(),
+                        tuple(pool.filtered.names[rule] for rule in pool.filtered.removed_by[removed_positions]),
+                    ),
+                    fallback=pool.fallback,
+                    alike_by=self._alike_by,
+                )
+            )
+            first += count
+        return candidates
+
+    def _with_fallbacks(
+        self, pool: _Pool, request: SlateRequest, queries: Queries, source_names: Sequence[str]
+    ) -> _Pool:
+        """Return the candidates of a request and those of the fallbacks, until k may be shown."""
         for name, fallback_rows in self._iter_fallback_rows(queries):
-            if len(filtered.rows) >= request.k:
+            if len(pool.filtered.rows) >= request.k:
                 break
-            is_new = ~np.isin(fallback_rows, rows)
+            is_new = ~np.isin(fallback_rows, pool.rows)
             new_rows = fallback_rows[is_new]
-            rows = np.concatenate([rows, new_rows])
-            new_ranks = np.zeros((len(new_rows), len(retrieved.sources)), np.int32)
-            new_ranks[:, retrieved.sources.index(name)] = np.flatnonzero(is_new) + 1
-            ranks = np.concatenate([ranks, new_ranks])
-            sources = np.concatenate([sources, np.full(len(new_rows), name, object)])
-            fallbacks += [] if name in fallbacks else [name]
-            filtered = filtered.append(self._filter_rows(new_rows, new_ranks, request))
-        removed_positions = np.flatnonzero(filtered.removed_by >= 0)
-        kept_rows, kept_ranks = rows[filtered.rows], ranks[filtered.rows]
-        return SlateCandidates(
-            items=_select_rows(self._items[Columns.ITEM], kept_rows),
-            frame=lambda: self._frame(kept_rows, kept_ranks, request),
-            sources=tuple(sources[filtered.rows].tolist()),
-            retrieved=len(rows),
-            removed=RemovedCandidates(
-                _select_rows(self._items[Columns.ITEM], rows[removed_positions]),
-                tuple(filtered.names[rule] for rule in filtered.removed_by[removed_positions]),
-            ),
-            fallback=tuple(fallbacks),
-            alike_by=self._alike_by,
-        )
+            new_ranks = np.zeros((len(new_rows), len(source_names)), np.int32)
+            new_ranks[:, source_names.index(name)] = np.flatnonzero(is_new) + 1
+            pool = _Pool(
+                np.concatenate([pool.rows, new_rows]),
+                np.concatenate([pool.ranks, new_ranks]),
+                np.concatenate([pool.sources, np.full(len(new_rows), name, object)]),
+                pool.filtered.append(self._filter_rows(new_rows, new_ranks, [request], [len(new_rows)])),
+                pool.fallback if name in pool.fallback else (*pool.fallback, name),
+            )
+        return pool
 
     def slate(
         self, request: SlateRequest, candidates: SlateCandidates, scores: np.ndarray,
@@ -467,11 +508,11 @@ class Recommender:
 
         Filters that do not depend on the request are not applied again.
         """
-        none_removed = RemovedCandidates(candidates.items[:0], ())
+        none_removed = RemovedCandidates(candidates.items.clear(), ())
         if request.latest is None or not self._request_rules:
             return None, none_removed
         filter_request = FilterRequest(request.now, request.latest, self._lists)
-        filtered = apply_filters(candidates.rows, self._request_rules, filter_request)
+        filtered = apply_filters(candidates.rows, self._request_rules, [filter_request], [len(candidates.items)])
         removed_positions = np.flatnonzero(filtered.removed_by >= 0)
         if not len(removed_positions):
             return None, none_removed
@@ -481,53 +522,65 @@ class Recommender:
     def _users_of(self, requests: Sequence[SlateRequest]) -> pl.Series:
         return pl.Series([request.user for request in requests], dtype=self._user_type, strict=False)
 
-    def _queries(self, request: SlateRequest, fitted: Rows) -> Queries:
-        """Return the queries of a request; `fitted`: its user's recent items as of the fit."""
-        catalogue = self._retriever.catalogue
+    def _queries(self, requests: Sequence[SlateRequest]) -> Queries:
+        """Return the queries of requests, which have the same columns of sources in their contexts."""
+        catalogue, width = self._retriever.catalogue, self._retriever.section.recent_items
+        users = self._users_of(requests)
+        recent = self._retriever.find_recent_items(users)
+        newest = [self._newest_items(request) for request in requests]
+        rows = catalogue.find_rows(pl.concat(newest))
+        end = 0
+        for number, (request, items) in enumerate(zip(requests, newest, strict=True)):
+            first, end = end, end + len(items)
+            if request.recent is not None:
+                recent[number] = _NO_ITEM
+            if first == end:
+                continue
+            request_rows = rows[first:end][rows[first:end] != _NO_ITEM]
+            # Items of the fit may also be live items: an item of both lists counts once, where it is newest.
+            fitted = recent[number][~np.isin(recent[number], request_rows)]
+            recent_rows = np.concatenate([request_rows, fitted])[:width]
+            recent[number, : len(recent_rows)] = recent_rows
+            recent[number, len(recent_rows) :] = _NO_ITEM
+        context = [self._context_values(name, requests) for name in self._source_context if name in requests[0].context]
+        return Queries(users, recent, pl.DataFrame(context))
+
+    def _newest_items(self, request: SlateRequest) -> pl.Series:
+        """Return the items that the user took since the fit, or those that the request names, newest first."""
+        ids = self._retriever.catalogue.ids
         if request.recent is not None:
-            fitted = fitted[:0]
-            newest = pl.Series(list(request.recent), dtype=catalogue.ids.dtype, strict=False)
-        else:
-            past = request.history
-            newest = catalogue.ids[:0] if past is None else past.positive_items
-        rows = catalogue.find_rows(newest)
-        rows = rows[rows != _NO_ITEM]
-        # Items of the fit may also be live items: an item of both lists counts once, where it is newest.
-        recent_rows = np.concatenate([rows, fitted[~np.isin(fitted, rows)]]) if len(rows) else fitted
-        recent = np.full((1, self._retriever.section.recent_items), _NO_ITEM, np.int32)
-        recent_rows = recent_rows[: recent.shape[1]]
-        recent[0, : len(recent_rows)] = recent_rows
-        context = [
-            self._context_values(name, request.context[name])
-            for name in self._source_context
-            if name in request.context
-        ]
-        return Queries(self._users_of([request]), recent, pl.DataFrame(context))
+            return pl.Series(list(request.recent), dtype=ids.dtype, strict=False)
+        past = request.history
+        return ids.clear() if past is None else past.positive_items.cast(ids.dtype)
 
-    def _context_values(self, name: str, value: Any) -> pl.Series:
-        return pl.Series(name, [value], self._types.get(name), strict=False)
+    def _context_values(self, name: str, requests: Sequence[SlateRequest]) -> pl.Series:
+        values = [request.context.get(name) for request in requests]
+        return pl.Series(name, values, self._types.get(name), strict=False)
 
-    def _filter_rows(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> FilteredCandidates:
+    def _filter_rows(
+        self, rows: Rows, ranks: NDArray[np.int32], requests: Sequence[SlateRequest], counts: Sequence[int]
+    ) -> FilteredCandidates:
         keep_masks = {name: keep_mask[rows] for name, keep_mask in self._keep_masks.items()}
         if len(keep_masks) == len(self._filters.rules):
             return combine_masks(keep_masks, len(rows))
-        filter_request = FilterRequest(request.now, request.history, self._lists)
-        return apply_filters(
-            self._frame(rows, ranks, request, self._filtered_by), self._filters.rules, filter_request, keep_masks
-        )
+        frame = self._frame(rows, ranks, requests, counts, self._filtered_by)
+        filter_requests = [FilterRequest(request.now, request.history, self._lists) for request in requests]
+        return apply_filters(frame, self._filters.rules, filter_requests, counts, keep_masks)
 
     def _frame(
         self,
         rows: Rows,
         ranks: NDArray[np.int32],
-        request: SlateRequest,
+        requests: Sequence[SlateRequest],
+        counts: Sequence[int],
         columns_to_read: Collection[str] | None = None,
     ) -> pl.DataFrame:
-        """Return the columns of candidates; None: all that a stage reads."""
+        """Return the columns of the candidates of requests, some for each; None: all that a stage reads."""
         # Column by column: a frame's own methods wait for Polars' threads, which takes longer for a few hundred rows.
-        moment = microseconds(request.now)
-        values = {NOW: pl.Series(NOW, [moment], pl.Int64()).cast(pl.Datetime("us", "UTC"))}
-        values |= {name: self._context_values(name, request.context.get(name)) for name in self._request_columns}
+        moments = [microseconds(request.now) for request in requests]
+        values = {NOW: pl.Series(NOW, moments, pl.Int64()).cast(pl.Datetime("us", "UTC"))}
+        values |= {name: self._context_values(name, requests) for name in self._request_columns}
+        of_row = pl.Series(np.repeat(np.arange(len(requests), dtype=np.uint32), counts))
         columns = [
             *(
                 _select_rows(column, rows).alias(name)
@@ -535,7 +588,7 @@ class Recommender:
                 if columns_to_read is None or name in columns_to_read
             ),
             *(
-                column.new_from_index(0, len(rows))
+                column.new_from_index(0, len(rows)) if len(column) == 1 else column[of_row]
                 for name, column in values.items()
                 if columns_to_read is None or name in columns_to_read
             ),
@@ -564,6 +617,14 @@ class Recommender:
 def _select_rows(column: pl.Series, rows: NDArray[Any]) -> pl.Series:
     """Return some rows of a column; as a series, since Polars checks numpy indices first, which is slower."""
     return column[pl.Series(rows.astype(np.uint32))]
+
+
+def _select_frame_rows(frame: pl.DataFrame, rows: NDArray[Any]) -> pl.DataFrame:
+    return pl.DataFrame([_select_rows(column, rows) for column in frame])
+
+
+def _slice_frame(frame: Callable[[], pl.DataFrame], first: int, count: int) -> pl.DataFrame:
+    return frame().slice(first, count)
 
 
 def _source_context(source: SourceSection) -> tuple[str, ...]:

@@ -27,6 +27,20 @@ _LENGTHENING: Final = {
 }
 """Polars' and SQL's names of functions whose result may be much longer than the text."""
 
+_ROW_WISE_PARTS: Final = {
+    "Column": (),
+    "Literal": (),
+    "BinaryExpr": ("left", "right"),
+    "Cast": ("expr",),
+    "Ternary": ("predicate", "truthy", "falsy"),
+}
+"""Polars' names of expressions whose value in a row depends on that row alone, if that of their parts does."""
+_ROW_WISE_FUNCTIONS: Final = frozenset(
+    ("Abs", "Coalesce", "Contains", "EndsWith", "Exp", "IsNotNull", "IsNull", "LenChars", "Length", "Lowercase", "Log",
+     "MaxHorizontal", "MinHorizontal", "Not", "OffsetBy", "Pow", "Round", "StartsWith", "TemporalExpr", "Uppercase")
+)  # fmt: skip
+"""Polars' names of the functions, or families of functions, of which the same is known."""
+
 ExpressionKind = Literal["condition", "number"]
 
 
@@ -41,6 +55,15 @@ class RowExpression:
     text: str
     columns: tuple[str, ...]
     """Columns that it reads, each once, in the order of the text."""
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether its value in a row is known to depend on that row alone; `price < AVG(price)` depends on others.
+
+        >>> compile_expression("price < 2").is_row_wise, compile_expression("price < AVG(price)").is_row_wise
+        (True, False)
+        """
+        return _is_row_wise_text(self.text)
 
     def evaluate(self, rows: pl.DataFrame) -> pl.Series:
         """Return its value for every row; null where a column that determines it is null."""
@@ -66,6 +89,27 @@ def _expression(text: str) -> pl.Expr:
     import polars as pl  # specs without expressions are read without it
 
     return pl.sql_expr(text)
+
+
+@lru_cache(maxsize=1_024)
+def _is_row_wise_text(text: str) -> bool:
+    return _is_row_wise(json.loads(_expression(text).meta.serialize(format="json")))
+
+
+def _is_row_wise(node: Any) -> bool:
+    """Whether a node of Polars' syntax tree is row-wise; False for all that is not in the tables above."""
+    if not isinstance(node, dict):
+        return False
+    ((kind, content),) = node.items()
+    if kind == "Function":
+        function, inputs = content["function"], content["input"]
+        names = {function} if isinstance(function, str) else {*function}
+        for variant in function.values() if isinstance(function, dict) else ():
+            names |= {*variant} if isinstance(variant, dict) else {str(variant)}
+        # In Polars, `a IN b` looks for a among all values of column b.
+        is_known = bool(names & _ROW_WISE_FUNCTIONS) or ("IsIn" in names and "Literal" in inputs[1])
+        return is_known and all(map(_is_row_wise, inputs))
+    return kind in _ROW_WISE_PARTS and all(_is_row_wise(content[part]) for part in _ROW_WISE_PARTS[kind])
 
 
 @lru_cache(maxsize=1_024)

@@ -337,7 +337,7 @@ class PairScorer:
         item_values = self._item_values(all_items)
         for spec in self._reader.inputs:
             if spec.name == self._data.item:
-                tensors.append(_tensor(spec, all_items.to_list()))
+                tensors.append(column_tensor(self._data.by_name[spec.name], all_items))
                 continue
             if spec.name in item_values:
                 tensors.append(column_tensor(self._data.by_name[spec.name], item_values[spec.name]))
@@ -408,7 +408,7 @@ class ItemScores:
 def _repeat_rows(tensor: Tensor, counts: Sequence[int]) -> Tensor:
     """Return a tensor of one dimension with every row repeated."""
     rows: Any = (
-        [value for value, count in zip(tensor.data, counts, strict=True) for _ in range(count)]
+        np.repeat(np.array(tensor.data, object), counts).tolist()
         if isinstance(tensor.data, list)
         else np.repeat(tensor.data, counts)
     )

@@ -23,6 +23,11 @@ class FilteredCandidates:
     names: tuple[str, ...]
     """Names of the filters, in their order."""
 
+    def split(self, counts: Sequence[int]) -> list[FilteredCandidates]:
+        """Return these candidates in parts, by the number of candidates of each."""
+        parts = np.split(self.removed_by, np.cumsum(counts)[:-1])
+        return [FilteredCandidates(np.flatnonzero(part < 0), part, self.names) for part in parts]
+
     def append(self, appended: FilteredCandidates) -> FilteredCandidates:
         """Return these candidates followed by others to which the same filters were applied."""
         rows = np.concatenate([self.rows, len(self.removed_by) + appended.rows])
@@ -37,24 +42,34 @@ class FilteredCandidates:
 def apply_filters(
     candidates: pl.DataFrame,
     filters: Sequence[Filter],
-    request: FilterRequest,
+    requests: Sequence[FilterRequest],
+    counts: Sequence[int],
     computed_masks: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> FilteredCandidates:
-    """Return which candidates may be shown.
+    """Return which candidates of some requests may be shown.
 
     Args:
-        candidates: One row per candidate with the columns that the filters read, except filters with a computed mask.
-            May be empty.
+        candidates: One row per candidate with the columns that the filters read, except filters with a computed mask;
+            those of the first request, then those of the second. May be empty.
         filters: Filters, checked against the columns; applied in their order, each to all candidates.
-        request: Moment, history and lists of the request.
+        requests: Moment, history and lists of each request; at least one. All have the same lists.
+        counts: Number of candidates of each request.
         computed_masks: Masks of filters that were applied before, bool, shape (n_candidates,), by filter name.
     """
-    keep_masks = {
-        declared.name: computed_masks[declared.name]
-        if declared.name in computed_masks
-        else declared.keeps(candidates, request)
-        for declared in filters
-    }
+    ends = np.cumsum(counts).tolist()
+    keep_masks = {}
+    for declared in filters:
+        if declared.name in computed_masks:
+            keep_masks[declared.name] = computed_masks[declared.name]
+        elif len(requests) == 1 or declared.is_row_wise:
+            keep_masks[declared.name] = declared.keeps(candidates, requests[0])
+        else:
+            keep_masks[declared.name] = np.concatenate(
+                [
+                    declared.keeps(candidates.slice(end - count, count), request)
+                    for request, count, end in zip(requests, counts, ends, strict=True)
+                ]
+            )
     return combine_masks(keep_masks, len(candidates))
 
 

@@ -45,7 +45,8 @@ class UserHistory:
     @property
     def positive_items(self) -> pl.Series:
         """Items with a positive outcome, newest first."""
-        return self.items[np.flatnonzero(self.positive.to_numpy())[::-1]]
+        newest_first = np.flatnonzero(self.positive.to_numpy())[::-1]
+        return self.items[pl.Series(newest_first.astype(np.uint32))]
 
     def since(self, moment: datetime) -> UserHistory:
         """Return the history from a moment on."""
@@ -87,6 +88,11 @@ class Filter(Section):
     def asks_request(self) -> bool:
         """Whether it depends on the request beyond its columns and list: on the moment, or the user's history."""
         return True
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether a candidate's columns and the list decide alone, so that many requests can be filtered at once."""
+        return False
 
     @property
     def file(self) -> str | None:

@@ -42,6 +42,11 @@ class ConditionFilter(Filter):
         """False: it reads columns only."""
         return False
 
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether the condition is."""
+        return compile_expression(self.keep).is_row_wise
+
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where the condition is true."""
         return compile_expression(self.keep).evaluate_condition(candidates)
@@ -111,6 +116,11 @@ class _ItemListFilter(Filter):
     def asks_request(self) -> bool:
         """False: the list is part of the release."""
         return False
+
+    @property
+    def is_row_wise(self) -> bool:
+        """True: it looks up each item."""
+        return True
 
     def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series:
         """Return the file's items, each once; empty lines and spaces around an item are ignored."""

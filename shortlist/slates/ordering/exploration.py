@@ -21,8 +21,9 @@ class PlackettLuce(Exploration):
 
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:
         """Return the softmax of the utilities."""
-        weights = np.exp((utilities - utilities.max()) / self.temperature)
-        shares: np.ndarray = weights / weights.sum()
+        # By ufuncs, here as in the ordering loop: numpy's methods take longer for a few hundred values than the sums.
+        weights = np.exp((utilities - np.maximum.reduce(utilities)) / self.temperature)
+        shares: np.ndarray = weights / np.add.reduce(weights)
         return shares
 
     def place_probabilities(self, values: np.ndarray, rows: np.ndarray, places: int) -> np.ndarray:

@@ -173,7 +173,7 @@ class _Filling:
         drawn: list[float] = []
         while len(rows) < self.k:
             place = len(rows) + 1
-            allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
+            (allowed,) = reduce(np.logical_and, (limit.allowed(place) for limit in limits), free).nonzero()
             # Where caps leave no candidate, pinned items of later places move up.
             if pins and (place in pins or not len(allowed)):
                 row, propensity = pins.pop(min(pins)), 1.0
@@ -182,7 +182,7 @@ class _Filling:
                 break
             else:
                 allowed_utilities = utilities.marginal[allowed]
-                best = int(np.argmax(allowed_utilities))
+                best = int(allowed_utilities.argmax())
                 index, propensity = best, 1.0
                 if explore is not None:
                     probabilities = self._draw_probabilities(allowed, allowed_utilities)
@@ -194,8 +194,13 @@ class _Filling:
                     probability = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
                     # Zero above: the best slate of an exploration that never shows it.
                     propensity = probability / probability_above if probability_above else 0.0
-                    shown = index if watched is None else np.flatnonzero(allowed == watched[place - 1])
-                    drawn.append(float(probabilities[shown].sum()))
+                    drawn.append(
+                        float(
+                            probabilities[index]
+                            if watched is None
+                            else probabilities[allowed == watched[place - 1]].sum()
+                        )
+                    )
                 row = int(allowed[index])
                 free[row] = False
                 for limit in limits:
@@ -217,7 +222,7 @@ class _Filling:
             request: Id of the request, which seeds the replays; None: the slate was not drawn.
         """
         explore = self.ordering.explore
-        if explore is None:
+        if explore is None or not len(rows):
             return PlacePropensities(np.ones(len(rows)), np.zeros(len(rows)))
         if request is None:
             # Drawing the item at its place is at least as likely as drawing all places above as well.
@@ -273,10 +278,10 @@ class _Filling:
 
 
 def _draw(probabilities: np.ndarray, draws: np.random.Generator) -> int:
-    cumulative = np.cumsum(probabilities)
-    index = int(np.searchsorted(cumulative, draws.random() * cumulative[-1], side="right"))
+    cumulative = np.add.accumulate(probabilities)
+    index = int(cumulative.searchsorted(draws.random() * cumulative[-1], side="right"))
     # By rounding, the draw may lie beyond the last candidate with a positive probability.
-    return min(index, int(np.flatnonzero(probabilities)[-1]))
+    return index if index < len(probabilities) else int(np.flatnonzero(probabilities)[-1])
 
 
 def _seed(request: str) -> int:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from pydantic import Field, TypeAdapter
 
 from shortlist.contracts import ShortlistError
-from shortlist.slates.filters.apply import apply_filters
+from shortlist.slates.filters.apply import FilteredCandidates, apply_filters
 from shortlist.slates.filters.base import Filter, FilterRequest, UserHistory
 from shortlist.slates.filters.rules import FILTERS, AllowFilter, ConditionFilter, DenyFilter, SeenFilter
 
@@ -20,12 +21,18 @@ HISTORY = UserHistory(
 )
 
 
+def apply(
+    filters: Sequence[Filter], request: FilterRequest, candidates: pl.DataFrame = CANDIDATES
+) -> FilteredCandidates:
+    return apply_filters(candidates, filters, [request], [candidates.height])
+
+
 def test_removed_candidates_are_counted_by_the_first_filter() -> None:
     filters = [
         ConditionFilter(kind="where", name="in_stock", keep="stock > 0"),
         DenyFilter(kind="deny", path="bad.txt"),
     ]
-    filtered = apply_filters(CANDIDATES, filters, FilterRequest(NOW, lists={"deny": pl.Series([2, 4])}))
+    filtered = apply(filters, FilterRequest(NOW, lists={"deny": pl.Series([2, 4])}))
     assert filtered.rows.tolist() == [0]
     assert filtered.removed_by.tolist() == [-1, 0, 0, 1]
     assert filtered.counts == {"in_stock": 2, "deny": 1}
@@ -43,12 +50,12 @@ def test_removed_candidates_are_counted_by_the_first_filter() -> None:
 )
 def test_seen_items_are_removed_within_the_window(of: str, window: str, kept_items: list[int]) -> None:
     seen_filter = SeenFilter.model_validate({"kind": "seen", "of": of, "window": window})
-    filtered = apply_filters(CANDIDATES, [seen_filter], FilterRequest(NOW, HISTORY))
+    filtered = apply([seen_filter], FilterRequest(NOW, HISTORY))
     assert CANDIDATES["item"].gather(filtered.rows).to_list() == kept_items
 
 
 def test_seen_filter_keeps_all_items_without_a_history() -> None:
-    assert len(apply_filters(CANDIDATES, [SeenFilter(kind="seen")], FilterRequest(NOW)).rows) == len(CANDIDATES)
+    assert len(apply([SeenFilter(kind="seen")], FilterRequest(NOW)).rows) == len(CANDIDATES)
 
 
 def test_no_candidates_are_filtered_to_none() -> None:
@@ -58,7 +65,7 @@ def test_no_candidates_are_filtered_to_none() -> None:
         AllowFilter(kind="allow", path="a"),
     ]
     request = FilterRequest(NOW, HISTORY, {"allow": pl.Series([1])})
-    assert apply_filters(CANDIDATES.clear(), filters, request).counts == {"where": 0, "seen": 0, "allow": 0}
+    assert apply(filters, request, CANDIDATES.clear()).counts == {"where": 0, "seen": 0, "allow": 0}
 
 
 def test_a_list_is_read_with_its_items_once(tmp_path: Path) -> None:
@@ -66,7 +73,7 @@ def test_a_list_is_read_with_its_items_once(tmp_path: Path) -> None:
     allow = AllowFilter(kind="allow", path="allowed.txt")
     items = allow.read_list(tmp_path, pl.Int64())
     assert items.to_list() == [1, 3]
-    filtered = apply_filters(CANDIDATES, [allow], FilterRequest(NOW, lists={"allow": items}))
+    filtered = apply([allow], FilterRequest(NOW, lists={"allow": items}))
     assert CANDIDATES["item"].gather(filtered.rows).to_list() == [1, 3]
 
 
@@ -106,7 +113,28 @@ class OddItems(Filter):
 def test_a_filter_kind_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FILTERS, "odd", OddItems)
     declared = TypeAdapter(FILTERS["odd"]).validate_python({"kind": "odd"})
-    assert apply_filters(CANDIDATES, [declared], FilterRequest(NOW)).rows.tolist() == [0, 2]
+    assert apply([declared], FilterRequest(NOW)).rows.tolist() == [0, 2]
+
+
+def test_requests_are_filtered_together_as_alone_unless_a_filter_compares_candidates() -> None:
+    filters = [
+        SeenFilter(kind="seen", name="seen"),
+        ConditionFilter(kind="where", name="in_stock", keep="stock > 0"),
+        ConditionFilter(kind="where", name="below_average", keep="stock < AVG(stock)"),
+        DenyFilter(kind="deny", path="bad.txt"),
+    ]
+    lists = {"deny": pl.Series([4])}
+    requests = [FilterRequest(NOW, HISTORY, lists), FilterRequest(NOW, None, lists), FilterRequest(NOW, HISTORY, lists)]
+    candidates = [CANDIDATES, CANDIDATES[2:], CANDIDATES.clear()]
+    counts = [frame.height for frame in candidates]
+    together = apply_filters(pl.concat(candidates), filters, requests, counts).split(counts)
+    for filtered, request, frame in zip(together, requests, candidates, strict=True):
+        alone = apply(filters, request, frame)
+        assert (filtered.removed_by.tolist(), filtered.rows.tolist()) == (
+            alone.removed_by.tolist(),
+            alone.rows.tolist(),
+        )
+    assert [filtered.removed_by.tolist() for filtered in together] == [[0, 0, 1, 0], [1, 2], []]
 
 
 def test_history_returns_positive_items_and_events_since_a_moment() -> None:

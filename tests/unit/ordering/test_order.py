@@ -270,6 +270,13 @@ def test_without_exploration_places_are_certain() -> None:
     assert logged.probabilities.tolist() == [1.0, 1.0] and logged.errors.tolist() == [0.0, 0.0]
 
 
+def test_a_drawn_slate_without_candidates_has_no_probabilities() -> None:
+    section = _ordering(explore={"kind": "gumbel", "temperature": 1})
+    slate = order(_candidates([]), section, 2, "r")
+    assert slate.explored
+    assert [part.tolist() for part in slate.place_propensities()] == [[], []]
+
+
 def test_a_request_that_is_replayed_gives_the_same_slate() -> None:
     section = _ordering(explore={"kind": "gumbel", "temperature": 1}, diversity={"kind": "mmr", "by": "vector"})
     slates = [order(_random(1), section, 10, request) for request in ("a", "a", "b")]

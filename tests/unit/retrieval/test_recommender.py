@@ -13,7 +13,7 @@ from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.slates.candidate_columns import candidate_types, check_scores, check_slates
 from shortlist.slates.filters.base import FilterRequest, UserHistory
-from shortlist.slates.filters.rules import ConditionFilter, DenyFilter
+from shortlist.slates.filters.rules import FILTERS, ConditionFilter, DenyFilter
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest, SlateRequestError
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data
@@ -351,6 +351,85 @@ def test_many_requests_get_the_candidates_of_each_alone(retriever: Retriever) ->
     assert stages.find_all([]) == []
     with pytest.raises(SlateRequestError, match="k: got 6; wanted 1 to 5"):
         stages.find_all([request(), request(k=6)])
+
+
+RULES: dict[str, list[dict[str, Any]]] = {
+    "where": [
+        {"kind": "where", "name": "local", "keep": "country = 'DE' OR price > 2"},
+        {"kind": "where", "name": "cheap", "keep": "price <= AVG(price) OR surface = 'home'"},
+        {"kind": "where", "name": "published", "keep": "now >= DATE '2026-03-03' AND rank_of_near IS NULL"},
+    ],
+    "seen": [{"kind": "seen", "name": "taken", "of": "positive"}, {"kind": "seen", "window": "3h"}],
+    "allow": [{"kind": "allow", "path": "allowed.txt"}],
+    "deny": [{"kind": "deny", "path": "denied.txt"}],
+}
+"""Rules of every kind."""
+
+
+@pytest.fixture
+def local_retriever(log: Log, tmp_path: Path) -> Retriever:
+    """Sources of which one has a list for each country and for users of whom it is null."""
+    likes = {1: (10, 20, 30), 2: (10, 20), 3: (30, 40), 4: (40, 50), 5: (60, 50), 6: (60, 10)}
+    users = {"user_id": [*likes], "country": ["DE", "DE", "FR", "FR", None, None]}
+    vectors = [[1.0, 0.0], [1.0, 0.1], [0.1, 1.0], [0.0, 1.0], [0.01, 1.0], [0.5, 0.5]]
+    items = {
+        "item_id": [10, 20, 30, 40, 50, 60], "price": [1.0, None, 3.0, 4.0, 5.0, 2.0], "content": vectors,
+        "topic": ["x", "x", "y", "y", None, "y"], "tags": [["a"]] * 6,
+    }  # fmt: skip
+    table = log.write([click(user, item) for user, liked in likes.items() for item in liked], users=users, items=items)
+    local = {"kind": "popular", "keys": ["country"], "min_positives": 1}
+    sources = {"local": local, "near": SECTION["sources"]["near"]}  # type: ignore[index]
+    section = Retrieval.model_validate({"candidates": 3, "sources": sources})
+    fit_retrieval(section, declared(), table, days(0), tmp_path / "local", 1)
+    return Retriever.open(tmp_path / "local")
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_a_batch_has_the_candidates_and_slates_of_its_requests_alone(local_retriever: Retriever, kind: str) -> None:
+    stages = recommender(
+        local_retriever,
+        filters={"rules": RULES[kind], "fallback": ["local"]},
+        ordering={"value": "score", "explore": {"kind": "gumbel", "temperature": 0.5, "share": 0.7}},
+        lists={"allow": pl.Series([10, 30, 50, 60]), "deny": pl.Series([20, 40])},
+    )
+    contexts: list[dict[str, Any]] = [
+        {}, {"country": "DE", "surface": "home"}, {"country": None}, {"surface": "feed"},
+        {"country": "FR", "surface": None},
+    ]  # fmt: skip
+    histories = [None, past((10, 30, False), (20, 2, True)), past((40, 2, False)), past((60, 5, True), (60, 1, False))]
+    sent_items = [None, [50], [777], []]
+    requests = [
+        request(
+            id=f"r{number}", user=[1, None, 3, 5, 99][number % 5], k=1 + number % 6,
+            now=NOW - timedelta(days=number % 3), context=contexts[number % 5], history=histories[number // 5 % 4],
+            recent=sent_items[number // 7 % 4],
+        )
+        for number in range(140)
+    ]  # fmt: skip
+    together, alone = stages.find_all(requests), [stages.find(each) for each in requests]
+    removed = {name for candidates in alone for name in candidates.removed.filters}
+    assert removed == {rule.name for rule in stages.filters.rules}
+    assert len({tuple(items(candidates)) for candidates in alone}) > 5
+    assert len({len(candidates.items) for candidates in alone}) > 2
+    assert any(candidates.fallback for candidates in alone)
+    drawn = 0
+    for each, candidates, expected in zip(requests, together, alone, strict=True):
+        assert candidates.rows.equals(expected.rows)
+        assert candidates.items.equals(expected.items)
+        assert (candidates.sources, candidates.retrieved) == (expected.sources, expected.retrieved)
+        assert (candidates.fallback, candidates.removed.filters) == (expected.fallback, expected.removed.filters)
+        assert candidates.removed.items.equals(expected.removed.items)
+        scores = 1 / (1 + np.arange(len(candidates.items)))
+        slate, slate_alone = stages.slate(each, candidates, scores), stages.slate(each, expected, scores)
+        assert slate.items.equals(slate_alone.items)
+        for values, values_alone in zip(
+            (slate.scores, slate.values, slate.propensities, *slate.place_propensities()),
+            (slate_alone.scores, slate_alone.values, slate_alone.propensities, *slate_alone.place_propensities()),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(values, values_alone)
+        drawn += slate.explored
+    assert 0 < drawn < len(requests)
 
 
 def test_stages_without_exploration_show_the_best_order(retriever: Retriever) -> None:

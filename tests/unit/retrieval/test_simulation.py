@@ -133,9 +133,9 @@ def keeps_after_half_the_window(rule: Any, candidates: pl.DataFrame, request: Fi
 
 
 def all_but_the_first(
-    candidates: pl.DataFrame, rules: Any, request: FilterRequest, decided: Any = MappingProxyType({})
+    candidates: pl.DataFrame, rules: Any, requests: Any, counts: Any, decided: Any = MappingProxyType({})
 ) -> FilteredCandidates:
-    return apply_filters(candidates, rules[1:], request, decided)
+    return apply_filters(candidates, rules[1:], requests, counts, decided)
 
 
 def pinned_one_lower(rule: Any, candidates: pl.DataFrame) -> dict[int, int]:
