@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from shortlist.features.feast.feast_store_location import SERVING
 from shortlist.serving.log.logs import item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable
 from tests.served_log import write_rows
 
@@ -54,6 +55,16 @@ class Served(NamedTuple):
         outcomes = [outcome for request in cut for outcome in self._outcomes(request)]
         write_rows(paths.outcomes, outcome_schema(item_type(self.spec.data)), outcomes)
         return rows
+
+    def published_an_hour_ago(self) -> tuple[Path, str]:
+        """Pretend that the statistics were published an hour ago, so that a moment of any schedule has passed since.
+
+        Returns:
+            The file that says so, and the moment.
+        """
+        pointer, moment = self.stores / "feast/demo" / SERVING, (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+        write_json(pointer, {**read_json(pointer), "published": moment})
+        return pointer, moment
 
     def _answer(self, rows: pl.DataFrame) -> dict[str, Any]:
         sent = {logged_name(name): rows[name].to_list() for name in logged_inputs(self.spec.data)}

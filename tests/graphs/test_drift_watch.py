@@ -16,6 +16,7 @@ from served_days import Served
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.runs.monitoring_runs import run_monitoring_locally, start_scheduled_training
 from shortlist.spec.load import parse_spec
+from shortlist.storage.artefacts import read_json
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
@@ -32,20 +33,31 @@ def served(finished: Any) -> Served:
     return served_spec
 
 
-def test_days_without_drift_start_no_training(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
-    runs = set(served.runs.iterdir())
+def test_days_without_drift_start_no_training_and_no_refresh_that_is_not_declared(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs, (pointer, published) = set(served.runs.iterdir()), served.published_an_hour_ago()
     assert run_monitoring_locally(served.spec, None, served.runs) == 0
     printed = capfd.readouterr().out
     assert "2026-01-14 00:00 healthy" in printed and "2026-01-15 00:00 healthy" in printed
     assert "hold: 0 of 2 windows are bad" in printed
+    assert read_json(pointer)["published"] == published
     assert set(served.runs.iterdir()) - runs == {served.runs / "monitoring"}  # a look alone leaves no run behind
     page = (served.monitoring_store.folder / "status.html").read_text()
     assert "Healthy" in page and "http://" not in page.replace("http://www.w3.org", "")
     assert not list(served.monitoring_store.folder.glob("windows/*/drift.html"))  # pages are for bad windows
 
 
-def test_a_missing_column_pages_and_starts_no_training(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_column_pages_and_starts_no_training_and_a_locked_store_loses_no_report(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
     served.users(date(2026, 1, 16), pl.col("label"), surface=pl.lit(None, pl.String))
+    reports_before = served.monitoring_store.reports()
+    with closing(sqlite3.connect(served.stores / "mlflow.db", isolation_level=None)) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ShortlistError, match="database is locked"):
+            run_monitoring_locally(served.spec, None, served.runs)
+    assert served.monitoring_store.reports() == reports_before
     assert run_monitoring_locally(served.spec, None, served.runs) == 1
     assert "page: " in capfd.readouterr().out
     newest = served.monitoring_store.reports()[-1]
@@ -74,18 +86,6 @@ def test_drift_of_users_starts_one_training_with_its_reasons(served: Served) -> 
     # Whoever looks again finds it done.
     run_monitoring_locally(served.spec, None, served.runs)
     assert len(served.monitoring_store.retrainings()) == 1
-
-
-def test_a_locked_store_is_a_clear_error_and_loses_no_report(served: Served) -> None:
-    served.users(date(2026, 1, 19), pl.col("label"))
-    reports_before = served.monitoring_store.reports()
-    with closing(sqlite3.connect(served.stores / "mlflow.db", isolation_level=None)) as lock:
-        lock.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(ShortlistError, match="database is locked"):
-            run_monitoring_locally(served.spec, None, served.runs)
-    assert served.monitoring_store.reports() == reports_before
-    run_monitoring_locally(served.spec, None, served.runs)
-    assert served.monitoring_store.reports()[-1].start == datetime(2026, 1, 19, tzinfo=UTC)
 
 
 def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:

@@ -21,7 +21,7 @@ from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import parse_spec
-from shortlist.storage.artefacts import folder_digest, read_json, write_json
+from shortlist.storage.artefacts import folder_digest, read_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.run_context import RunContext
@@ -30,43 +30,30 @@ from shortlist.training.served_features import find_served_features
 pytestmark = pytest.mark.long
 
 
-def test_a_refresh_publishes_the_result_of_a_full_count_without_training(
+def test_monitoring_publishes_the_result_of_a_full_count_without_training_when_a_refresh_is_due(
     finished: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = parse_spec(yaml.safe_dump(finished.spec))
-    (pointer,) = finished.runs.glob(f"**/{SERVING}")
+    due = Served(parse_spec(yaml.safe_dump({**finished.spec, "schedule": {"refresh": "* * * * *"}})), finished.runs)
+    for number in (19, 20):
+        due.users(date(2026, 1, number), pl.col("label"))
+    pointer, published_before = due.published_an_hour_ago()
     pointer_before, latest = read_json(pointer), (finished.runs / "latest").resolve()
     versions = folder_digest(Path(pointer_before["views"]))
     stores = read_json(finished.runs / "latest" / "arguments.json")["stores"]
-    due = parse_spec(yaml.safe_dump({**finished.spec, "schedule": {"refresh": "* * * * *"}}))
-    second_time = datetime.now(UTC) + timedelta(minutes=2)
-    assert refresh_is_due(due, stores, second_time)
-    assert not refresh_is_due(spec, stores, second_time)
+    now = datetime.now(UTC)
+    assert refresh_is_due(due.spec, stores, now)
+    assert not refresh_is_due(parse_spec(yaml.safe_dump(finished.spec)), stores, now)
 
-    assert run_refresh_locally(spec, None, finished.runs) == 0
+    assert run_monitoring_locally(due.spec, None, finished.runs) == 0
 
     pointer_after = read_json(pointer)
-    assert pointer_after["published"] > pointer_before["published"]
-    assert not refresh_is_due(due, stores, datetime.fromisoformat(pointer_after["published"]))
+    assert pointer_after["published"] > published_before
+    assert not refresh_is_due(due.spec, stores, datetime.fromisoformat(pointer_after["published"]))
     assert folder_digest(Path(pointer_after["views"])) == versions  # the same rows, bit by bit the same values
     days = ViewIndex.read(Path(pointer_after["views"]))
     assert datetime.fromisoformat(pointer_after["counted_until"]) == days.start_of(days.last_day + timedelta(days=1))
     assert f"reads statistics of everything before {pointer_after['counted_until']}" in capfd.readouterr().out
     assert (finished.runs / "latest").resolve() == latest
-
-
-def test_monitoring_publishes_newer_statistics_when_a_refresh_is_due(finished: Any) -> None:
-    silent = Served(parse_spec(yaml.safe_dump(finished.spec)), finished.runs)
-    due = parse_spec(yaml.safe_dump({**finished.spec, "schedule": {"refresh": "* * * * *"}}))
-    silent.users(date(2026, 1, 20), pl.col("label"))
-    (pointer,) = finished.runs.glob(f"**/{SERVING}")
-    # As if it had been published an hour ago: a moment of the schedule has passed since.
-    published_earlier = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    write_json(pointer, {**read_json(pointer), "published": published_earlier})
-    assert run_monitoring_locally(silent.spec, None, finished.runs) == 0
-    assert read_json(pointer)["published"] == published_earlier  # the spec declares no refresh
-    assert run_monitoring_locally(due, None, finished.runs) == 0
-    assert read_json(pointer)["published"] > published_earlier
 
 
 def test_a_refresh_collects_served_rows_and_serves_their_statistics(

@@ -38,7 +38,8 @@ def test_the_clocks_run_and_a_persons_learn_from_collected_rows_before_their_mom
     live = {"collect": True, "since": "2026-01-21T00:00:00Z", "max_share": 1}  # every row is accounted for
     data = {**finished.spec["data"], "outcome_delay": "1h", "live": live, "rules": {"min_volume_ratio": 0}}
     monitoring = {**finished.spec["monitoring"], "retrain": {"cooldown_hours": 0}}
-    spec = parse_spec(yaml.safe_dump({**finished.spec, "data": data, "monitoring": monitoring}))
+    models = {"xgboost": finished.spec["models"]["xgboost"]}
+    spec = parse_spec(yaml.safe_dump({**finished.spec, "data": data, "monitoring": monitoring, "models": models}))
     served = Served(spec, finished.runs)
     rows_before = sum(batch.counts.rows for batch in CollectedLog.open(str(served.stores), spec.name).batches())
     shown_rows = served.users(day, pl.col("label"))
