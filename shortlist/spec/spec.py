@@ -202,13 +202,15 @@ def _check_slates(spec: Spec) -> None:
             f"retrieval.candidates {retrieval.candidates} is above serving.max_rows {spec.serving.max_rows},"
             " the most that are scored at once; declare fewer, or a larger limit"
         )
-    names = [feature.outputs[0] for feature in spec.features.columns if isinstance(feature, CandidateComparison)]
+    comparing = (feature for feature in spec.features.columns if isinstance(feature, CandidateComparison))
+    names = [name for feature in comparing for name in feature.outputs]
     if names:
+        listed = ", ".join(f"'{name}'" for name in names)
         raise ValueError(
-            f"features: '{names[0]}' compares the candidates of a request; with `retrieval` these are up to"
-            f" {retrieval.candidates}, and the log holds the few that were shown, so that training would see"
-            " other values than serving. Leave such features out, or `retrieval`, and have clients send what they"
-            " show"
+            f"features: {listed} compare{'s' if len(names) == 1 else ''} the candidates of a request; with `retrieval`"
+            f" these are up to {retrieval.candidates}, and the log holds the few that were shown, so that training"
+            " would see other values than serving. Leave such features out, or `retrieval`, and have clients send"
+            " what they show"
         )
     if spec.filters is not None or spec.ordering is not None:
         sections = spec.filters or Filters(), spec.ordering or Ordering()
