@@ -317,6 +317,7 @@ class MonitoringJob:
             coverage=window.coverage, late=window.late, duplicates=window.duplicates, orphans=window.orphans,
             future=window.future, volume_ratio=ratio, problems=problems,
             quality=measure_quality(window, references, self._slices, limits, min_rows),
+            learnt_by=tuple(number for number in sorted(rows_by_version) if versions[number].has_learnt(window.start)),
             slates=measure_slate_traffic(slates, window.rows, main_version, self._max_cost, limits.confidence),
             warnings=clock_warnings(window, self._settings.checks) + early_warnings(window, references, limits),
             # Broken data are not compared: every dependent column would be reported as drift.
@@ -409,7 +410,8 @@ def _timestamp(moment: datetime) -> str:
 
 def _report_sentence(report: WindowReport) -> str:
     columns = f": {', '.join(report.columns)}" if report.columns else ""
+    learnt_text = f". {report.learnt_notice}" if report.learnt_by else ""
     return (
         f"{report.start:%Y-%m-%d %H:%M} {report.verdict}{columns} ({report.requests:,} requests, {report.rows:,} rows,"
-        f" {report.coverage:.0%} with outcomes)"
+        f" {report.coverage:.0%} with outcomes){learnt_text}"
     )

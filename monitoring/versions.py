@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -30,6 +31,12 @@ class WatchedVersion:
     reference_folder: Path | None
     fetch_release: Callable[[], Path | None]
     """Returns the folder of its release, which may be large; None when it has none."""
+    first_test_day: date | None = None
+    """The first day that it has not learnt from and was not chosen by; None where it is not known."""
+
+    def has_learnt(self, moment: datetime) -> bool:
+        """Whether a moment is before its test days: it has learnt from the rows of that day, or was chosen by them."""
+        return self.first_test_day is not None and moment.date() < self.first_test_day
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
@@ -102,7 +109,9 @@ class WatchedVersions:
             reference = self._registry.reference_of(version, self._scratch / f"r{version}")
             fetch_release = partial(self._registry.retrieval_of, version, self._scratch / f"release{version}")
             name = registered.name or registered.kind
+            test_days = self._registry.tags_of(version).get("days.test", "")
+            first_test_day = date.fromisoformat(test_days.partition("..")[0]) if test_days else None
             self._fetched[version] = WatchedVersion(
-                version, name, registered.run_id, registered.folder, reference, fetch_release
+                version, name, registered.run_id, registered.folder, reference, fetch_release, first_test_day
             )
         return self._fetched[version]

@@ -158,6 +158,8 @@ class WindowReport(_WindowRecord):
     """Slate statistics by version; empty where clients send their candidates."""
     warnings: tuple[str, ...] = ()
     """Early warnings that need no labels, and rows that were left out; they do not change the verdict."""
+    learnt_by: tuple[int, ...] = ()
+    """Versions whose training or validation days hold this window: it is of a replay."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -170,6 +172,14 @@ class WindowReport(_WindowRecord):
         if self.breaches:
             return "degraded"
         return "drifted" if self.drifted else "healthy"
+
+    @property
+    def learnt_notice(self) -> str:
+        """Says which versions learnt from the window's days; empty where none did."""
+        if not self.learnt_by:
+            return ""
+        versions = f"version{'s' * (len(self.learnt_by) > 1)} {', '.join(map(str, self.learnt_by))}"
+        return f"Replayed days that {versions} learnt from: the live quality is not that of new days, as the test's is."
 
     @property
     def unjudged_reason(self) -> str:

@@ -347,6 +347,13 @@ def test_the_newest_windows_problems_are_shown_with_their_numbers() -> None:
     assert "Too little is known to judge it: 12 rows, 1000 are needed." in read(loop([window(0, judged=False)])).text
 
 
+def test_quality_on_days_that_the_version_learnt_from_is_said_to_be_no_test() -> None:
+    replayed = window(4).model_copy(update={"learnt_by": (3,)})
+    sentence = "Replayed days that version 3 learnt from: the live quality is not that of new days, as the test's is."
+    assert read(loop((*GOOD, replayed))).text.count(sentence) == 2  # beside the newest window, and by slice
+    assert "learnt from" not in read(loop(GOOD)).text
+
+
 @pytest.mark.parametrize(("low", "is_named"), [(0.031, True), (0.02, False)])
 def test_the_cost_of_exploration_is_shown_with_its_limit(low: float, is_named: bool) -> None:
     cost = LiveExplorationCost(per_slate=0.02, share=0.04, low=low, limit=0.03)

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from mlflow.tracking import MlflowClient
 
-from monitoring.monitoring_job import MonitoringJob
+from monitoring.monitoring_job import MonitoringJob, _report_sentence
 from monitoring.versions import WatchedVersion, WatchedVersions
 from monitoring.windows.live_window import LiveWindow
 from shortlist.contracts import Files
@@ -59,8 +59,12 @@ def test_pages_are_drawn_for_a_version_whose_features_count_events_as_they_arriv
         replace(live_window(100), future=1, answered_rows=100),
         pl.DataFrame(schema={"slate:asked": int, "version": int}),
     )
-    versions: Any = {1: WatchedVersion(1, "xgboost", run_id, tmp_path, tmp_path / "reference", lambda: None)}
-    report = job._report(window, slates, versions, window.end, 1)
+    tomorrow = (window.start + timedelta(days=1)).date()
+    watched = WatchedVersion(1, "xgboost", run_id, tmp_path, tmp_path / "reference", lambda: None, tomorrow)
+    report = job._report(window, slates, {1: watched}, window.end, 1)  # type: ignore[arg-type]
+    assert (report.learnt_by, _report_sentence(report).partition("outcomes). ")[2]) == ((1,), report.learnt_notice)
+    unseen = {1: replace(watched, first_test_day=window.start.date())}
+    assert job._report(window, slates, unseen, window.end, 1).learnt_by == ()  # type: ignore[arg-type]
     assert (report.future, report.warnings[0]) == (
         1,
         "1 of 100 rows lie more than 5 minutes in the future; they are left out.",
@@ -142,6 +146,7 @@ def test_a_column_that_the_champions_release_reads_is_watched_in_answers_of_anot
         fetch=lambda version, to: SimpleNamespace(name="xgboost", run_id="", folder=folders[version]),
         reference_of=lambda version, to: folders[version] / "reference",
         retrieval_of=lambda version, to: {2: release}.get(version),
+        tags_of=lambda version: {"days.test": "2030-01-01..2030-01-02"} if version == 1 else {},
     )
     job, window, slates = job_and_window(tmp_path, None)
     popular = {"kind": "popular", "keys": []}
@@ -160,5 +165,6 @@ def test_a_column_that_the_champions_release_reads_is_watched_in_answers_of_anot
         write_json(release / SOURCES / RETRIEVAL, {"section": {"sources": {"popular": popular}, **retrieval}})
         report = job._report(window, slates, WatchedVersions(registry, scratch), window.end, 2)
         not_sent[reader] = [entry.reason[:41] for entry in report.problems]
+        assert report.learnt_by == (1,)
     expected = ["'price' is not sent: null in all 600 rows"]
     assert not_sent == {reader: [] if reader == "nothing" else expected for reader in sections}
