@@ -12,12 +12,9 @@ from shortlist.rollout.candidates import describe_versions
 from shortlist.rollout.local.connection import StackConnection
 from shortlist.rollout.local.section import StackSection
 from shortlist.rollout.local.stack import Stack
-from shortlist.rollout.local.version import RELEASE
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.traffic.example import example_requests
 from shortlist.serving.traffic.replay import replay
-from shortlist.slates.release import SOURCES
-from shortlist.slates.retrieval.retriever import read_released_section
 from shortlist.spec.gates import Gates
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
@@ -120,9 +117,8 @@ class LocalDeployer(Deployer):
         route = stack.record.route
         if route is None:
             return ""
-        sources = stack.paths.versions / f"v{route.stable}" / RELEASE / SOURCES
-        retrieval = read_released_section(sources) if sources.is_dir() else None
-        planned = StackConnection(self.context, stack).feature_plan(route.stable)
+        connection = StackConnection(self.context, stack)
+        retrieval, planned = connection.retrieval(route.stable), connection.feature_plan(route.stable)
         log, declared = self.context.log_folder(), planned.declared.data
         return example_requests(stack.url, self.name, declared, planned.columns_of_log, log, retrieval)
 

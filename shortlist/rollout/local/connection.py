@@ -14,10 +14,15 @@ from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
 from shortlist.rollout.local.fleet import LocalFleet
 from shortlist.rollout.local.observer import LocalObserver
 from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.local.version import RELEASE
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.log.logs import REPLAYED_ID
 from shortlist.serving.traffic.background import replay_folder, run_replay
 from shortlist.serving.traffic.replay import ReplaySettings
+from shortlist.serving.traffic.sessions import SlateRequests
+from shortlist.slates.release import SOURCES
+from shortlist.slates.retrieval.retriever import read_released_section
+from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.serving import ReplayTraffic
 
 
@@ -60,12 +65,15 @@ class StackConnection(FleetConnection):
 
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """Replay the log while the block runs, if the spec has no users of its own."""
+        """Replay the log while the block runs, if the spec has no users of its own; also ask for slates that it has."""
         traffic = self._context.serving.traffic
         if not isinstance(traffic, ReplayTraffic) or self.stack.record.route is None:
             yield
             return
-        with run_replay(self.replay_settings(traffic).model_copy(update={"id_prefix": REPLAYED_ID})):
+        retrieval = self.retrieval(self.stack.record.route.stable)
+        slates = None if retrieval is None else SlateRequests.from_section(retrieval)
+        additions = {"id_prefix": REPLAYED_ID, "slates": slates}
+        with run_replay(self.replay_settings(traffic).model_copy(update=additions)):
             yield
 
     def replay_settings(self, traffic: ReplayTraffic | None = None) -> ReplaySettings:
@@ -90,6 +98,11 @@ class StackConnection(FleetConnection):
             outcomes=self._context.paths.outcomes,
             out=replay_folder(self._context.paths.root),
         )
+
+    def retrieval(self, version: int) -> Retrieval | None:
+        """Return the section that a deployed version finds its candidates by; None where requests bring them."""
+        sources = self.stack.paths.versions / f"v{version}" / RELEASE / SOURCES
+        return read_released_section(sources) if sources.is_dir() else None
 
     def feature_plan(self, version: int) -> Plan:
         """Return the features of a deployed version, with the declaration of the log that it was trained with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,12 +25,13 @@ from shortlist.contracts import ShortlistError
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_name, outcome_schema
 from shortlist.serving.log.outcome_writer import OutcomeWriter
 from shortlist.serving.log.serving_log import stream_folder
+from shortlist.serving.server.requests.headers import recommend_model
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client, Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, LedgerEntry
 from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.requests import Array
-from shortlist.serving.traffic.sessions import Session, Sessions
+from shortlist.serving.traffic.sessions import Session, Sessions, SlateRequests
 from shortlist.spec.data import Data
 from shortlist.spec.serving import ReplayTraffic
 from shortlist.storage.artefacts import read_json, write_json
@@ -40,6 +42,8 @@ LOCK = "replay.lock"
 WHILE_STDIN_IS_OPEN = "--while-stdin-is-open"
 """Option that ends the program when its standard input is closed, also by a killed parent."""
 _TICK_SECONDS = 0.05
+_SLATE_SHARE: Final = 0.1
+"""Requests for recommendations of a replay, as a share of the others: each scores many times as many rows."""
 
 
 class ReplaySettings(BaseModel):
@@ -67,6 +71,8 @@ class ReplaySettings(BaseModel):
     """Duration of the replay; None to run until it is stopped, or for `rounds`."""
     rounds: int | None = Field(default=None, ge=1)
     """Number of times the log is replayed; None for no limit."""
+    slates: SlateRequests | None = None
+    """Requests for recommendations that are sent beside the others, without outcomes; None: none."""
     max_under_way: int = Field(default=1_000, ge=1)
 
     @classmethod
@@ -103,6 +109,7 @@ class _Replay:
         self._rounds = 0
         self._sent_session: Session | None = None
         self._next_session: Session | None = None
+        self._is_over = False
 
     async def play(self) -> dict[str, Any]:
         settings = self._settings
@@ -111,9 +118,11 @@ class _Replay:
         columns = tuple(map(outcome_name, outcome_columns(settings.data)))
         with closing(OutcomeWriter(stream_folder(settings.outcomes), schema)) as log:
             self._outcomes = DelayedOutcomes(settings.traffic.outcome_delay_seconds, columns, log.append)
-            ledger = await self._load()
+            ledger, slates = await self._load()
         summary = {
             **ledger.summary(),
+            "slates_sent": len(slates),
+            "slates_answered": int(slates.answered.sum()),
             "wanted_rate": settings.traffic.rate,
             "rounds": self._rounds,
             "ended_within_day": self._end_within_day(),
@@ -125,17 +134,36 @@ class _Replay:
             write_json(settings.out / SUMMARY, summary)
         return summary
 
-    async def _load(self) -> Ledger:
+    async def _load(self) -> tuple[Ledger, Ledger]:
+        """Return the ledgers of the sessions and of the requests for recommendations."""
         settings, traffic = self._settings, self._settings.traffic
         async with connect(settings.endpoint) as client:
             load = Load(client, self._iter_requests(client), settings.seconds, self._stop, self._record_response)
-            clock = asyncio.create_task(self._release_outcomes())
+            clock, slates = asyncio.create_task(self._release_outcomes()), asyncio.create_task(self._load_slates())
             try:
                 ledger = await load.run_open(traffic.rate, "poisson", settings.seed, settings.max_under_way)
             finally:
                 clock.cancel()
+                self._is_over = True
             self._outcomes.release(float("inf"))
-        return ledger
+            return ledger, await slates
+
+    async def _load_slates(self) -> Ledger:
+        settings = self._settings
+        if settings.slates is None:
+            return Ledger()
+        model = recommend_model(settings.endpoint.model)
+        endpoint = settings.endpoint.model_copy(update={"model": model, "scores_per_row": None})
+        async with connect(endpoint) as client:
+            requests = self._iter_slates(client, settings.slates)
+            load = Load(client, requests, settings.seconds, lambda: self._is_over or self._stop())
+            rate = _SLATE_SHARE * settings.traffic.rate
+            return await load.run_open(rate, "poisson", settings.seed + 1, settings.max_under_way)
+
+    def _iter_slates(self, client: Client, slates: SlateRequests) -> Iterator[DueRequest]:
+        for number, session in enumerate(itertools.chain.from_iterable(itertools.repeat(self._sessions))):
+            user = None if session.user is None else self._settings.data.user
+            yield DueRequest(client.prepare(slates.inputs(session, user)), f"{self._name}-slate-{number}", session.user)
 
     def _iter_requests(self, client: Client) -> Iterator[DueRequest]:
         while self._settings.rounds is None or self._rounds < self._settings.rounds:
@@ -167,9 +195,10 @@ def describe(summary: dict[str, Any]) -> str:
     """Return the summary as a readable line, with a line for each of the first distinct reasons of failures below."""
     failed = ", ".join(f"{count} {track}" for track, count in summary["failed_by_track"].items() if count) or "none"
     latency = "" if summary["p50_ms"] is None else f", p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
+    slates = f", {summary['slates_answered']} of {summary['slates_sent']} slates" if summary["slates_sent"] else ""
     return (
         f"replayed {summary['sent']} requests in {summary['seconds']:.0f} s ({summary['rate']} of"
-        f" {summary['wanted_rate']:g} wanted per second): {summary['answered']} answered, failed {failed},"
+        f" {summary['wanted_rate']:g} wanted per second): {summary['answered']} answered{slates}, failed {failed},"
         f" {summary['refused']} refused, {summary['lost']} lost{latency}, {summary['outcomes']} outcomes\n"
         + "".join(
             f"  {reason['requests']} x {reason['status'] or 'no answer'}: {reason['message']}\n"

@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
 import numpy as np
 import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.serving.log.logs import outcome_columns
 from shortlist.serving.traffic.inputs import as_array, sent_columns
 from shortlist.serving.traffic.requests import Array
 from shortlist.spec.data import Data
+from shortlist.spec.retrieval import RECENT_ITEMS, K, Retrieval
 from shortlist.storage.tables import DayTable
+
+_SLATE_ITEMS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,42 @@ class Session:
     """Labels of the impressions, shape (rows,); never sent."""
     after_columns: Sequence[Sequence[Any]] = ()
     """Further outcomes: the values of each of `outcome_columns`, one per impression."""
+
+
+class SlateRequests(BaseModel):
+    """What requests for recommendations say beside their user."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    k: int = Field(ge=1)
+    """Number of items."""
+    context: tuple[str, ...]
+    """Columns that the request determines."""
+    recent_items: int = Field(ge=0)
+    """Most recent items of a request without a user."""
+
+    @classmethod
+    def from_section(cls, section: Retrieval) -> Self:
+        """Return the requests that a release of a section answers."""
+        return cls(
+            k=min(_SLATE_ITEMS, section.candidates), context=tuple(section.context), recent_items=section.recent_items
+        )
+
+    def inputs(self, session: Session, user: str | None = None) -> dict[str, Array]:
+        """Return the inputs of a request for recommendations at the beginning of a session.
+
+        Args:
+            session: The session.
+            user: Column with the user; None: a request without one, whose recent items are those of the session.
+        """
+        context = {name: session.inputs[name][:1] for name in self.context if name in session.inputs}
+        slate_inputs = {K: np.array([self.k]), **context}
+        if user is not None:
+            return slate_inputs | {user: session.inputs[user][:1]}
+        recent = [item for item in session.items or () if item is not None][: self.recent_items]
+        if not recent:
+            return slate_inputs
+        return slate_inputs | {RECENT_ITEMS: np.array(recent, object if isinstance(recent[0], str) else np.int64)}
 
 
 class Sessions:

@@ -9,19 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from shortlist.serving.server.requests.headers import recommend_model
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, percentiles
 from shortlist.serving.traffic.load import Load, repeat_requests
 from shortlist.serving.traffic.requests import Array
-from shortlist.serving.traffic.sessions import Session, Sessions
+from shortlist.serving.traffic.sessions import Sessions, SlateRequests
 from shortlist.slates.release import released_retrieval
 from shortlist.spec.data import Data
 from shortlist.spec.gates import Infra
-from shortlist.spec.retrieval import RECENT_ITEMS, K, Retrieval
 
 _DISTINCT_REQUESTS = 64
 """Number of different requests; they are repeated."""
@@ -32,8 +29,6 @@ _ROW_SECONDS = 5.0
 """Longest wait for the score of a single row."""
 _ROW_PATIENCE_SECONDS = 1.0
 """How long connecting is tried for a single row."""
-_SLATE_ITEMS = 10
-"""Items requested per slate."""
 
 
 class _LiveLoad(NamedTuple):
@@ -72,10 +67,10 @@ def live_load_failures(
     failures = _failures(_LiveLoad(endpoint, inputs, "", limits.requests_per_second, limits.seconds, max_ms))
     if failures or release is None:
         return failures
-    section = released_retrieval(release)
+    slates = SlateRequests.from_section(released_retrieval(release))
     endpoint = Endpoint(host=host, port=port, model=recommend_model(model), scores_per_row=None)
     max_ms = {"p50": limits.max_slate_p50_ms, "p99": limits.max_slate_p99_ms}
-    inputs = [_slate_inputs(session, section) for session in sessions]
+    inputs = [slates.inputs(session) for session in sessions]  # without users: no history contains their items
     return _failures(_LiveLoad(endpoint, inputs, "slate", limits.slates_per_second, limits.seconds, max_ms))
 
 
@@ -105,15 +100,6 @@ def live_row_failures(port: int, model: str, inputs: Mapping[str, Array], host: 
 async def _ask(endpoint: Endpoint, inputs: Mapping[str, Array]) -> ClientResponse:
     async with connect(endpoint) as client:
         return await client.ask(client.prepare(inputs), "checking-0")
-
-
-def _slate_inputs(session: Session, section: Retrieval) -> dict[str, Array]:
-    """Return a request for recommendations without a user, so that no user's history contains its items."""
-    recent = [item for item in session.items or () if item is not None][: section.recent_items]
-    texts = bool(recent) and isinstance(recent[0], str)
-    context = {name: session.inputs[name][:1] for name in section.context if name in session.inputs}
-    recent_inputs = {RECENT_ITEMS: np.array(recent, object if texts else np.int64)} if recent else {}
-    return {K: np.array([min(_SLATE_ITEMS, section.candidates)]), **context, **recent_inputs}
 
 
 def _failures(live_load: _LiveLoad) -> list[str]:

@@ -131,6 +131,7 @@ def test_a_replay_fails_when_a_request_got_no_answer(
         "sent": 3, "answered": answered, "failed_by_track": {"stable": 3 - answered}, "lost": 0, "seconds": 1.0,
         "refused": 0, "reasons": [], "ended_within_day": None,
         "rate": 3, "wanted_rate": 3, "p50_ms": None, "outcomes": 0,
+        "slates_sent": 0, "slates_answered": 0,
     }  # fmt: skip
     replays: list[tuple[float | None, ...]] = []
 

@@ -38,6 +38,7 @@ from shortlist.serving.traffic.replay import (
     describe_end,
     replay,
 )
+from shortlist.serving.traffic.sessions import SlateRequests
 from shortlist.spec.data import Data
 from shortlist.spec.serving import ReplayTraffic
 from shortlist.storage.artefacts import read_json, write_json
@@ -53,8 +54,16 @@ class Server:
 
     port: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
+    slates: list[dict[str, Any]] = field(default_factory=list)
 
-    async def infer(self, request: web.Request) -> web.Response:
+    async def recommend(self, request: web.Request) -> web.Response:
+        head = await self._tensors(request)
+        self.slates.append({"id": request.headers["x-request-id"], "inputs": set(head)})
+        output = {"name": "score", "datatype": "FP32", "shape": [3], "data": [0.3, 0.2, 0.1]}
+        answer = {"model_name": "m.recommend", "model_version": "3", "outputs": [output]}
+        return web.json_response(answer, headers={"x-shortlist-track": "stable"})
+
+    async def _tensors(self, request: web.Request) -> dict[str, bytes]:
         body = await request.read()
         head, offset = json.loads(body[: int(request.headers["Inference-Header-Content-Length"])]), 0
         tensors: dict[str, bytes] = {}
@@ -63,6 +72,10 @@ class Server:
             size = tensor["parameters"]["binary_data_size"]
             tensors[tensor["name"]] = body[start + offset : start + offset + size]
             offset += size
+        return tensors
+
+    async def infer(self, request: web.Request) -> web.Response:
+        tensors = await self._tensors(request)
         user = request.headers["x-shortlist-user"]
         items = np.frombuffer(tensors["item_id"], np.int64)
         self.requests.append({"id": request.headers["x-request-id"], "user": user, "items": items, "at": time.time()})
@@ -81,6 +94,7 @@ def server() -> Iterator[Server]:
     async def serve() -> None:
         app = web.Application()
         app.router.add_post("/v2/models/m/infer", server.infer)
+        app.router.add_post("/v2/models/m.recommend/infer", server.recommend)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -172,6 +186,20 @@ def test_the_ids_of_a_rollouts_replay_say_what_they_are(
 ) -> None:
     replay(settings(rounds=1, id_prefix=REPLAYED_ID))
     assert server.requests and all(request["id"].startswith(REPLAYED_ID) for request in server.requests)
+
+
+def test_slates_are_asked_for_beside_the_logs_requests_where_the_release_has_them(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    slates = SlateRequests(k=3, context=(), recent_items=5)
+    summary = replay(settings(seconds=2, slates=slates, id_prefix=REPLAYED_ID))
+    assert summary["slates_answered"] == summary["slates_sent"] == len(server.slates) > 5
+    assert len(server.slates) < len(server.requests) / 4
+    assert f" answered, {len(server.slates)} of {len(server.slates)} slates, failed " in describe(summary)
+    assert {name for slate in server.slates for name in slate["inputs"]} == {"k", "user_id"}
+    ids = {slate["id"] for slate in server.slates}
+    assert len(ids) == len(server.slates) and all(name.startswith(REPLAYED_ID) for name in ids)
+    assert not ids & set(outcomes(settings())["request_id"].to_list())  # what users would do with them is not known
 
 
 def test_every_row_has_the_logs_own_outcome(settings: Callable[..., ReplaySettings], server: Server) -> None:
