@@ -73,9 +73,10 @@ COMMAND ?= make run
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value] [PROFILE=cluster OBJECTS=s3://bucket/prefix]
+run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value] [PROFILE=cluster OBJECTS=s3://bucket/prefix] [ROLLOUT=no]
 	@$(BIN)/shortlist run "$(SPEC)" $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
-	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs "$(RUNS)"
+	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) \
+  $(if $(filter no,$(ROLLOUT)),--no-rollout) --runs "$(RUNS)"
 
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out "$(SPEC)") $(if $(YES),--yes)

@@ -47,6 +47,7 @@ def register(
     name: str,
     stores: str,
     code: str,
+    gate_code: str,
     version_to_beat: str,
     made_from: str,
     collected: str,
@@ -62,6 +63,7 @@ def register(
 
     from shortlist.deployment.registration import register_blessed
     from shortlist.slates.step import RELEASE
+    from shortlist.tracking.lineage import GATE_CODE
     from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import ChampionCacheKey
@@ -71,6 +73,7 @@ def register(
         runs = {model["model"]: model["mlflow_run"] for model in map(json.loads, trained + ensembles)}
         inputs = Path(verdict.path), runs, Path(reference.path)
         tags, stages = ChampionCacheKey(version_to_beat, made_from).tags() | collected_tags(collected), None
+        tags |= {GATE_CODE: gate_code}
         if release and (Path(release.path) / RELEASE).is_dir():
             stages = Path(release.path) / RELEASE
         version = register_blessed(RunContext(name=name, stores=stores), *inputs, tags, stages)
@@ -138,6 +141,7 @@ def roll_out(
     stores: str,
     cause: dict,
     code: str,
+    with_rollout: bool,
 ) -> str:
     """Roll the version out as a canary; return the verdict or, without a version or a stack, what is missing."""
     from monitoring.store.monitoring_store import open_monitoring_store
@@ -157,7 +161,7 @@ def roll_out(
         sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
         labels = Data.model_validate_json(data).labels
         context = RunContext(name=name, stores=stores)
-        ending = Deployer(context, *sections, runtime_section, labels).after_training(version)
+        ending = Deployer(context, *sections, runtime_section, labels).after_training(version, with_rollout)
         running_step.champion = context.tracker.registry.version_of("champion")
         note(ending.sentence)
         if cause.get("key"):  # a decision started this training, and waits to hear of it

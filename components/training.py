@@ -94,7 +94,7 @@ def find_champion(
 
     began = datetime.now(UTC)
     with step("find_champion") as running_step:
-        run = {"name": name, "stores": stores, "input_digest": log["digest"], "code": code}
+        run = {"name": name, "stores": stores, "input_digest": log["digest"], "code": code, "gate_code": gate_code}
         context = RunContext(**run, cause=TrainingTrigger.parse(cause))
         baseline = find_run_baseline(context, [DeclaredModel.read(model) for model in models], began)
         rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)

@@ -32,7 +32,7 @@ def build_scheduled_retraining(graph: PipelineBuilder, name: str = "shortlist-sc
 def _build(graph: PipelineBuilder, name: str, *, by_clock: bool) -> Any:
     """Return a graph that decides and trains. The decision is recorded, so that at most one training is running."""
     training = build_training(graph)
-    shared = [parameter for parameter in training_parameters(graph.spec) if parameter != "cause"]
+    shared = [parameter for parameter in training_parameters(graph.spec) if parameter not in ("cause", "with_rollout")]
     description = f"From {'the clock' if by_clock else 'live traffic'} to a decision, and to a new training"
 
     @graph.pipeline(name, description, [*shared, "cron"] if by_clock else shared)

@@ -55,6 +55,11 @@ PARAMETERS: Final[dict[str, GraphParameter]] = {
     "cron": GraphParameter(str, "Expression of the schedule, five fields."),
     "first_day": GraphParameter(str, "First day of the range, ISO 8601, in the time zone of the log."),
     "last_day": GraphParameter(str, "Last day of the range."),
+    "with_rollout": GraphParameter(
+        bool,
+        "Whether the blessed version is rolled out where the spec is served; else it is only trained and judged.",
+        True,
+    ),
     "publish": GraphParameter(bool, "Whether the result is published to the servers."),
 }
 

@@ -28,7 +28,7 @@ def training_parameters(spec: Spec) -> tuple[str, ...]:
         *("name", "data", "features", "models"),
         *(SLATE_PARAMETERS if spec.retrieval else ()),
         *("gates", "gate_code", "export_limits", "serving", "monitoring", "runtime", "cluster", "log", "stores"),
-        *("code", "cause"),
+        *("code", "cause", "with_rollout"),
     )
 
 

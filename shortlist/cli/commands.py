@@ -120,8 +120,11 @@ def run_(
     change: SetOption = None,
     profile: ProfileOption = "",
     objects: ObjectsOption = "",
+    with_rollout: Annotated[
+        bool, typer.Option("--rollout/--no-rollout", help="Roll a blessed version out where the spec is served.")
+    ] = True,
 ) -> None:
-    """Run a spec's whole pipeline on this machine."""
+    """Run a spec's whole pipeline on this machine; where the spec is served, roll its blessed version out."""
     from shortlist.runs.local_training import run_locally
     from shortlist.runs.runs_folder import RunsFolder
     from shortlist.spec.load import load_spec
@@ -131,7 +134,7 @@ def run_(
     for notice in declared.notices:
         typer.echo(notice)
     RunsFolder.open(runs).remember_spec(declared.name, path)
-    raise typer.Exit(run_locally(declared, data, runs, spec_argument=spec))
+    raise typer.Exit(run_locally(declared, data, runs, spec_argument=spec, with_rollout=with_rollout))
 
 
 @app.command(name="compile")

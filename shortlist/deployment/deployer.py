@@ -119,15 +119,21 @@ class Deployer:
         """Return how to return to a version that is named, and which served before; retired ones are marked."""
         return describe_older_versions(self.rollouts, self._run.tracker.registry, serving)
 
-    def after_training(self, version: str) -> TrainingOutcome:
+    def after_training(self, version: str, with_rollout: bool = True) -> TrainingOutcome:
         """Roll out the version of a training, if the spec is served.
 
         Args:
             version: Registered version; empty when no candidate passed the gates.
+            with_rollout: Whether it is rolled out at all.
         """
         if not version:
             return TrainingOutcome("held", None, "Nothing to roll out: no candidate passed the gates.")
         number = int(version)
+        if not with_rollout:
+            kept = (
+                f"Version {version} was not rolled out, as --no-rollout says; make deploy-canary SPEC={self.name} does."
+            )
+            return TrainingOutcome("not_promoted", number, kept)
         try:
             connection = self._connection()
             if connection is None:

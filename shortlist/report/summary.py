@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gate_result import GateCause
 from shortlist.evaluation.gates.retrieval import RetrievalMeasures, StageNumbers
 from shortlist.evaluation.gates.slates import FILTERING, SlateMeasures
 from shortlist.evaluation.metrics.embeddings import EmbeddingNumbers
@@ -95,6 +96,8 @@ class GateLine(Record):
     reason: str
     model: str
     """The candidate."""
+    cause: GateCause = ""
+    """Cause of the failure, where advice depends on it."""
 
 
 class BlessedVersion(Record):
@@ -305,7 +308,7 @@ def _interval_value(interval: ConfidenceInterval | None) -> float | None:
 def gate_lines(reports: tuple[GateReport, ...]) -> tuple[GateLine, ...]:
     """Return the result of every gate for every candidate."""
     return tuple(
-        GateLine(name=gate.name, passed=gate.passed, reason=gate.reason, model=report.model)
+        GateLine(name=gate.name, passed=gate.passed, reason=gate.reason, model=report.model, cause=gate.cause)
         for report in reports
         for gate in report.gates
     )

@@ -53,6 +53,7 @@ def graph_arguments(
     decision: RetrainDecision | None = None,
     *,
     read_later: bool = False,
+    with_rollout: bool = True,
 ) -> dict[str, Any]:
     """Return the parameters of a spec's graphs: one per section, so that a changed section re-runs only its readers.
 
@@ -66,6 +67,7 @@ def graph_arguments(
         decision: Decision that starts the training; None when a person starts it. Days that the newest features have
             counted are not recounted.
         read_later: Whether only the run reads the data, so that there is no digest of them yet.
+        with_rollout: Whether the blessed version is rolled out where the spec is served.
 
     Raises:
         ShortlistError: The data do not exist, or `until` has no timezone.
@@ -103,6 +105,7 @@ def graph_arguments(
         "skew_rows": spec.gates.skew_rows,
         "tune": canonical_json(spec.search),
         "cron": spec.schedule.retrain or "",
+        "with_rollout": with_rollout,
     }
 
 
@@ -128,6 +131,7 @@ def run_locally(
     until: datetime | None = None,
     decision: RetrainDecision | None = None,
     spec_argument: str = "",
+    with_rollout: bool = True,
 ) -> int:
     """Run the training pipeline with kfp.local; return the exit code.
 
@@ -142,6 +146,7 @@ def run_locally(
         runs: Folder of runs and stores.
         until: See `graph_arguments`.
         decision: See `graph_arguments`.
+        with_rollout: See `graph_arguments`.
         spec_argument: The spec as the user named it, by name or path, for the printed commands; its name by default.
 
     Raises:
@@ -151,7 +156,7 @@ def run_locally(
     sys.stdout.write(f"{prepare_engine(spec.runtime.engine, spec.runtime.gpu)}\n")
     state = RunsFolder.open(runs)
     stores = state.storage_parameter(spec.runtime)
-    arguments = graph_arguments(spec, location, stores, until, decision)
+    arguments = graph_arguments(spec, location, stores, until, decision, with_rollout=with_rollout)
     run = state.new_run(spec.name)
     write_json(run / "arguments.json", arguments)
     monitoring_store, decision_of_run = open_monitoring_store(stores, spec.name), None

@@ -64,7 +64,7 @@ def next_steps(
     lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
     lines += filter(None, (_quality_line(summary, best), _slates_line(summary)))
     spec = spec_argument or summary["spec"]
-    rollout = _after_rollout(summary, shlex.quote(spec), notes)
+    rollout = _after_rollout(summary, shlex.quote(spec), notes) if arguments.get("with_rollout", True) else None
     # A version that was rolled out already does not wait for its rollout.
     commands = _next_commands(summary, best, spec, arguments, page, None if rollout else champion)
     if rollout:
@@ -190,9 +190,9 @@ def _next_commands(
     ui = "make ui", "every run, curve and model in MLflow"
     if not summary["blessed"]:
         best = _nearest_candidate(summary, best)
-        failed_gate, reason = next(
+        failed_gate, cause = next(
             (
-                (gate["name"], gate["reason"])
+                (gate["name"], gate.get("cause", ""))
                 for gate in summary["gates"]
                 if gate["model"] == best and not gate["passed"]
             ),
@@ -200,7 +200,7 @@ def _next_commands(
         )
         unlisted_gate = ("{page}#gates", "what it measured") if failed_gate else (_CHECK, "list what is wrong")
         command, purpose = _ADVICE.get(failed_gate, unlisted_gate)
-        if failed_gate == "skew" and "rows were compared" in reason and "answers differ" not in reason:
+        if failed_gate == "skew" and cause == "few_rows":
             command, purpose = _MORE_ROWS
         if retirement := _retirement(summary, best):
             failed_gate = "champion"

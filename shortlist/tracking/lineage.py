@@ -27,6 +27,9 @@ _GIT_SECONDS: Final = 10
 _LONGEST_REASONS: Final = 2_000
 _COMMIT: Final = "mlflow.source.git.commit"
 """MLflow shows this tag as the version of a run's source."""
+GATE_CODE: Final = "gate_code_version"
+"""Tag of a pipeline's run and of a registered version with the digest of the gates that judged; see
+`gate_code_version`."""
 
 
 class TrainingTrigger(BaseModel):
@@ -145,10 +148,10 @@ def run_lineage(log: Mapping[str, str], cause: Mapping[str, Any], code: str) -> 
     }
 
 
-def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:
+def run_tags(cause: TrainingTrigger, code: str, gate_code: str) -> dict[str, str]:
     """Return the tags of a pipeline's MLflow run at its start."""
     commit = git_commit()
-    return {**cause.tags(), "code_version": code} | ({_COMMIT: commit} if commit else {})
+    return {**cause.tags(), "code_version": code, GATE_CODE: gate_code} | ({_COMMIT: commit} if commit else {})
 
 
 @cache

@@ -23,6 +23,8 @@ class RunContext(BaseModel):
     """Digest of the raw log."""
     code: str = ""
     """Version of this package's code."""
+    gate_code: str = ""
+    """Version of the project's gates; see `gate_code_version`."""
     cause: TrainingTrigger = TrainingTrigger()
     """Trigger of the run."""
 

@@ -45,7 +45,7 @@ def find_run_baseline(
     """
     claim(StorageConfig.parse(context.stores))
     tracker, log = context.tracker, (context.input_digest, context.cause.until)
-    tracker.begin_pipeline(run_tags(context.cause, context.code), started or datetime.now(UTC))
+    tracker.begin_pipeline(run_tags(context.cause, context.code, context.gate_code), started or datetime.now(UTC))
     previous = ""
     if context.cause.trigger != "manual":  # a manual training counts every day
         previous = newest_fit(spec_feast_store_location(StorageConfig.parse(context.stores), context.name))

@@ -224,6 +224,9 @@ def test_a_training_has_its_settings_its_pictures_and_one_logged_model(tracker: 
     assert plots >= {"auc.svg", "calibration.svg", "roc.svg", "scores.svg", "loss_xgboost.svg"}
     assert [len(runs[name].outputs.model_outputs) for name in ("xgboost", "popularity")] == [1, 0]
     assert len(run.data.tags["code_version"]) == 16
+    (pipeline_run,) = tracker._client.search_runs([run.info.experiment_id], "tags.kind = 'pipeline'")
+    gate_code = pipeline_run.data.tags["gate_code_version"]
+    assert (len(gate_code), tracker.registry.tags_of(1)["gate_code_version"]) == (16, gate_code)
 
 
 def test_kubeflows_pages_get_numbers_to_compare_and_a_page_to_show(finished: Any) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
 from shortlist.evaluation.metrics.records import Record
+
+GateCause = Literal["", "few_rows"]
+"""`few_rows`: only that too few rows were compared; none differs."""
 
 
 class GateResult(Record):
@@ -19,6 +22,8 @@ class GateResult(Record):
     """The reason with the deciding numbers, in one line."""
     numbers: dict[str, Any] = Field(default_factory=dict)
     """The deciding numbers and limits, for programs."""
+    cause: GateCause = ""
+    """Cause of the failure, where the advice to the user depends on it."""
 
     @property
     def message(self) -> str:

@@ -165,7 +165,9 @@ def skew_gate(skew: SkewMeasures | None, test_rows: int, limits: Gates) -> GateR
             )
     passes = f"{format_count(skew.rows_checked)} rows equal Feast's historical and online answers"
     numbers = skew.model_dump(exclude={"columns"}) | {"columns": {name: n for name, n in skew.columns.items() if n}}
-    return GateResult.from_failures("skew", failures, passes, **numbers)
+    gate_result = GateResult.from_failures("skew", failures, passes, **numbers)
+    is_short = skew.rows_checked < required_rows and not (skew.historical_mismatches or skew.online_mismatches)
+    return gate_result.model_copy(update={"cause": "few_rows"}) if is_short else gate_result
 
 
 def absolute_gate(

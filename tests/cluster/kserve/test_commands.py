@@ -122,6 +122,9 @@ def test_a_trained_version_is_rolled_out_from_command_to_cluster(
         return observer
 
     monkeypatch.setattr(connection.KServeConnection, "observe", observe)
+    unserved = deployer.after_training("2", with_rollout=False)
+    assert (unserved.state, "was not rolled out, as --no-rollout says" in unserved.sentence) == ("not_promoted", True)
+    assert (world.fleet().serving().stable, observed) == (1, [])  # type: ignore[union-attr]
     ending = deployer.after_training("2")
     assert ending.state == "promoted", ending.sentence
     assert (observed[0], observed[-1]) == ("step 0", "step 1")

@@ -103,11 +103,11 @@ def test_steps_put_out_the_types_that_kubeflows_ui_draws_and_compares() -> None:
     assert types["train", "model"] == "Model" and types["ingest", "raw_log"] == "Dataset"
 
 
-def test_a_training_has_a_parameter_per_section_and_eight_further_parameters() -> None:
+def test_a_training_has_a_parameter_per_section_and_nine_further_parameters() -> None:
     """Kubeflow's UI shows one line per parameter, in the form of a new run and in the comparison of runs."""
     training = yaml.load((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader)
     parameters = set(training["root"]["inputDefinitions"]["parameters"])
-    others = {"cluster", "export_limits", "lists", "log", "stores", "code", "gate_code", "cause"}
+    others = {"cluster", "export_limits", "lists", "log", "stores", "code", "gate_code", "cause", "with_rollout"}
     assert parameters - set(Spec.model_fields) == others
 
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from shortlist.evaluation.gates.gates import GATES
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gates import GATES, skew_gate
+from shortlist.evaluation.metrics.records import SkewMeasures
 from shortlist.ranking.kind import DeclaredModel
+from shortlist.report.summary import gate_lines
 from shortlist.runs.next_steps import _ADVICE, advice_after_failure, next_steps
+from shortlist.spec.gates import Gates
 
 MODELS = {
     "trees": {"auc": 0.75, "gauc": 0.60, "role": "candidate"},
@@ -32,7 +36,9 @@ STAGES = [stage("retrieval", 0.03, "popular"), stage("retrieval", 0.02, "towers"
 
 @pytest.fixture
 def ending(tmp_path: Path) -> Any:
-    def written(notes: tuple[str, ...] = (), champion: int | None = None, **facts: Any) -> list[str]:
+    def written(
+        notes: tuple[str, ...] = (), champion: int | None = None, with_rollout: bool = True, **facts: Any
+    ) -> list[str]:
         summary = {
             "spec": "mine",
             "metric": "gauc",
@@ -42,6 +48,7 @@ def ending(tmp_path: Path) -> Any:
             "stages": [],
         } | facts
         arguments: dict[str, Any] = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
+        arguments["with_rollout"] = with_rollout
         features = {"role": "baseline", "features": ["*"]}
         sections = {"logistic": {**features, "bins": [24]}, "popularity": {"role": "baseline"}}
         baselines = (
@@ -130,16 +137,26 @@ def test_the_failed_gate_of_the_best_candidate_decides_the_advice(ending: Any, g
 
 
 @pytest.mark.parametrize(
-    ("reason", "command"),
+    ("rows", "differing", "command"),
     [
-        ("only 496 rows were compared with Feast, wanted 500", ".venv/bin/shortlist check"),
-        ("only 4 rows were compared with Feast; 3 answers differ from Feast's", "runs/latest/report.html#features"),
+        (496, 0, ".venv/bin/shortlist check"), (4, 3, "runs/latest/report.html#features"),
+        (500, 3, "runs/latest/report.html#features"),
     ],
 )  # fmt: skip
-def test_differing_rows_are_shown_where_rows_differ(ending: Any, reason: str, command: str) -> None:
-    lines = ending(gates=[{"name": "skew", "model": "trees", "passed": False, "reason": reason}])
+def test_differing_rows_are_shown_where_rows_differ(ending: Any, rows: int, differing: int, command: str) -> None:
+    skew = SkewMeasures(rows_checked=rows, historical_mismatches=differing, online_mismatches=0, row_count_ok=True)
+    held = skew_gate(skew, 4_000, Gates(min_auc=0.6, skew_rows=500))
+    (line,) = gate_lines((GateReport.from_results("trees", "digest", [held]),))
+    lines = ending(gates=[line.model_dump() | {"reason": "said otherwise"}])
     first = lines[lines.index("Next:") + 1]
-    assert first.startswith(f"  {command}") and ("none differs" in first) == ("differ" not in reason)
+    assert first.startswith(f"  {command}") and ("none differs" in first) == (not differing)
+
+
+def test_after_a_run_without_rollout_the_blessed_version_waits(ending: Any) -> None:
+    note = "Version 3 was not rolled out, as --no-rollout says; make deploy-canary SPEC=mine does."
+    lines = ending((note,), 1, with_rollout=False, blessed=BLESSED)
+    assert lines[lines.index("Next:") + 1].startswith("  make serve SPEC=specs/mine.yaml  ")
+    assert "version 3, which is blessed and waits" in "\n".join(lines)
 
 
 def test_the_candidate_that_the_fewest_gates_hold_decides_the_advice(ending: Any) -> None:

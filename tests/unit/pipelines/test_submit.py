@@ -92,7 +92,8 @@ def test_the_graph_has_few_parameters() -> None:
     pipeline = next(yaml.load_all((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader))
     parameters = pipeline["root"]["inputDefinitions"]["parameters"]
     assert set(parameters) <= set(arguments)
-    assert len(parameters) <= 19
+    assert len(parameters) <= 20
+    assert arguments["with_rollout"] and not graph_arguments(SPEC, "", "stores", with_rollout=False)["with_rollout"]
     assert all(parameter["description"].endswith(".") for parameter in parameters.values())
 
 
