@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -173,6 +175,19 @@ class Live:
         )  # fmt: skip
         self._commands.append(process)
         return process
+
+    def recommended(self, request_id: str, k: int, user: int = 5) -> tuple[dict[str, str], dict[str, list[Any]]]:
+        """Return the headers of a slate that Envoy's port gives, and its outputs by name."""
+        numbers = {"k": k, "user_id": user}
+        inputs = [{"name": name, "datatype": "INT64", "shape": [1], "data": [value]} for name, value in numbers.items()]
+        token = self.stack.backend_endpoint().token
+        headers = {"x-request-id": request_id, "x-shortlist-user": str(user), "authorization": f"Bearer {token}"}
+        address = f"{self.stack.url}/v2/models/{self.world.spec.name}.recommend/infer"
+        body = json.dumps({"inputs": inputs}).encode()
+        request = urllib.request.Request(address, body, headers)  # noqa: S310 - our own server
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own server
+            answered = json.loads(answer.read())
+        return dict(answer.headers), {value["name"]: value["data"] for value in answered["outputs"]}
 
     # Looking.
 

@@ -16,7 +16,7 @@ def test_invented_users_of_the_canary_do_not_send_a_good_candidate_back(live: An
     attacker = Attacker(live.stack.backend_endpoint())
     # Latencies of a busy machine are not looked at.
     limits = {"latency_floor_ms": 60_000, "max_p99_ms": 60_000}
-    policy = {"steps": [50, 100], "interval_seconds": 15, "guardrails": limits}
+    policy = {"steps": [50, 100], "interval_seconds": 6, "guardrails": limits}
     deployer = live.deployer_with({"traffic": {"kind": "replay", "rate": 30, "days": 2}}, policy)
     rollout = live.begin(live.other_version, deployer)
     live.reaches(Phase.WATCHING, 50)

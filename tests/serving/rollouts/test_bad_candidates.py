@@ -42,7 +42,7 @@ GLANCE = FurtherLabel(column="watch_seconds", positive=Positive(at_most=1.5))
 """Half of the items that nobody clicks are looked at for so long, and hardly any that somebody does."""
 
 
-def test_a_better_candidate_goes_back_when_a_guarded_label_falls(live: Any) -> None:
+def test_a_better_candidate_goes_back_when_a_guarded_label_falls_and_a_promotion_is_taken_back(live: Any) -> None:
     good, worse = live.champion, live.world.versions["shuffled"]
     rollout = live.begin(worse)
     live.deployer.promote()  # whatever the analysis would say
@@ -57,14 +57,9 @@ def test_a_better_candidate_goes_back_when_a_guarded_label_falls(live: Any) -> N
         assert glances.difference.high < -0.01
         assert live.failed_checks(record) == ["guard glance"]
     finally:
-        if live.champion == worse:
-            live.deployer.rollback()
-    assert live.champion == good
-
-
-def test_scores_that_are_all_the_same_send_the_users_back(live: Any) -> None:
-    record = live.roll_out(live.world.versions["all_the_same"])
-    live.rolled_back(record, "at 10 %: constant scores")
+        returned = live.deployer.rollback() if live.champion == worse else None
+    assert (returned.state.phase, returned.returning, live.champion) == (Phase.PROMOTED, True, good)
+    assert (returned.state.former, returned.steps) == (worse, ())
 
 
 @pytest.mark.parametrize("part", ["model's process", "server"])

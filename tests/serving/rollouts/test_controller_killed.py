@@ -47,7 +47,7 @@ def test_a_controller_killed_during_a_rollback_is_resumed(live: Any) -> None:
     killed_in(live, controller, Phase.ROLLING_BACK)
     record = live.deployer.canary()
     assert (record.state.phase, live.champion) == (Phase.ROLLED_BACK, former)
-    assert "constant scores" in live.evidence(record).reason
+    assert live.evidence(record).reason.startswith("at 10 %: constant scores")
 
 
 def killed_in(live: Any, controller: subprocess.Popen[str], phase: Phase) -> None:
