@@ -42,7 +42,7 @@ LOCK = "replay.lock"
 WHILE_STDIN_IS_OPEN = "--while-stdin-is-open"
 """Option that ends the program when its standard input is closed, also by a killed parent."""
 _TICK_SECONDS = 0.05
-_SLATE_SHARE: Final = 0.1
+_SLATE_SHARE: Final = 0.03
 """Requests for recommendations of a replay, as a share of the others: each scores many times as many rows."""
 
 

@@ -192,9 +192,9 @@ def test_slates_are_asked_for_beside_the_logs_requests_where_the_release_has_the
     settings: Callable[..., ReplaySettings], server: Server
 ) -> None:
     slates = SlateRequests(k=3, context=(), recent_items=5)
-    summary = replay(settings(seconds=2, slates=slates, id_prefix=REPLAYED_ID))
+    summary = replay(settings(seconds=3, slates=slates, id_prefix=REPLAYED_ID))
     assert summary["slates_answered"] == summary["slates_sent"] == len(server.slates) > 5
-    assert len(server.slates) < len(server.requests) / 4
+    assert len(server.slates) < len(server.requests) / 10
     assert f" answered, {len(server.slates)} of {len(server.slates)} slates, failed " in describe(summary)
     assert {name for slate in server.slates for name in slate["inputs"]} == {"k", "user_id"}
     ids = {slate["id"] for slate in server.slates}
