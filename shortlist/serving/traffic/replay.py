@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
@@ -109,7 +110,7 @@ class _Replay:
         self._rounds = 0
         self._sent_session: Session | None = None
         self._next_session: Session | None = None
-        self._is_over = False
+        self._asks_for_slates = settings.slates is not None
 
     async def play(self) -> dict[str, Any]:
         settings = self._settings
@@ -144,7 +145,7 @@ class _Replay:
                 ledger = await load.run_open(traffic.rate, "poisson", settings.seed, settings.max_under_way)
             finally:
                 clock.cancel()
-                self._is_over = True
+                self._asks_for_slates = False
             self._outcomes.release(float("inf"))
             return ledger, await slates
 
@@ -156,9 +157,14 @@ class _Replay:
         endpoint = settings.endpoint.model_copy(update={"model": model, "scores_per_row": None})
         async with connect(endpoint) as client:
             requests = self._iter_slates(client, settings.slates)
-            load = Load(client, requests, settings.seconds, lambda: self._is_over or self._stop())
+            has_ended = lambda: not self._asks_for_slates or self._stop()  # noqa: E731
+            load = Load(client, requests, settings.seconds, has_ended, self._record_slate)
             rate = _SLATE_SHARE * settings.traffic.rate
             return await load.run_open(rate, "poisson", settings.seed + 1, settings.max_under_way)
+
+    def _record_slate(self, entry: LedgerEntry, _: ClientResponse) -> None:
+        if entry.status == HTTPStatus.NOT_FOUND:  # a version on the port has no slates: that is no fault of it
+            self._asks_for_slates = False
 
     def _iter_slates(self, client: Client, slates: SlateRequests) -> Iterator[DueRequest]:
         for number, session in enumerate(itertools.chain.from_iterable(itertools.repeat(self._sessions))):

@@ -55,10 +55,13 @@ class Server:
     port: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
     slates: list[dict[str, Any]] = field(default_factory=list)
+    has_no_slates: bool = False
 
     async def recommend(self, request: web.Request) -> web.Response:
         head = await self._tensors(request)
         self.slates.append({"id": request.headers["x-request-id"], "inputs": set(head)})
+        if self.has_no_slates:
+            return web.Response(status=404)
         output = {"name": "score", "datatype": "FP32", "shape": [3], "data": [0.3, 0.2, 0.1]}
         answer = {"model_name": "m.recommend", "model_version": "3", "outputs": [output]}
         return web.json_response(answer, headers={"x-shortlist-track": "stable"})
@@ -200,6 +203,14 @@ def test_slates_are_asked_for_beside_the_logs_requests_where_the_release_has_the
     ids = {slate["id"] for slate in server.slates}
     assert len(ids) == len(server.slates) and all(name.startswith(REPLAYED_ID) for name in ids)
     assert not ids & set(outcomes(settings())["request_id"].to_list())  # what users would do with them is not known
+
+
+def test_no_slates_are_asked_for_once_a_version_on_the_port_has_none(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    server.has_no_slates = True
+    replay(settings(seconds=3, slates=SlateRequests(k=3, context=(), recent_items=5)))
+    assert (len(server.slates) <= 2, len(server.requests) > 300) == (True, True)
 
 
 def test_every_row_has_the_logs_own_outcome(settings: Callable[..., ReplaySettings], server: Server) -> None:
