@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -36,11 +36,15 @@ import yaml
 from benchmarks.attacks import REQUEST_IDS, Attacker, Input, as_input
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import exit_code
-from shortlist.contracts import Columns, ShortlistError
+from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
 from shortlist.deployment.local_deployer import LocalDeployer
-from shortlist.drill.drill import TRAIN_DAYS, ServedModel, measure_served_auc
-from shortlist.drill.world import DrillWorld
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.features.feast.feast_store_location import spec_feast_store_location
+from shortlist.features.rows.table_rows import read_day
+from shortlist.features.rows.transform import Transformer
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.rollout.local.connection import StackConnection
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.record import RolloutRecord
@@ -55,11 +59,14 @@ from shortlist.serving.traffic.background import run_replay
 from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.replay import LEDGER
 from shortlist.serving.traffic.sessions import Sessions
+from shortlist.spec.data import GeneratedSource, Live
 from shortlist.spec.load import parse_spec
+from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import ReplayTraffic
 from shortlist.spec.spec import Spec
 from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.storage.tables import DayTable
 from shortlist.tracking.run_context import RunContext
 
 RATE: Final = 25.0
@@ -81,7 +88,9 @@ _THREADS: Final = 16
 _ROWS_PER_DAY: Final = 3_500
 _SESSIONS_PER_DAY: Final = 500
 """Fewest sessions of a day of so many rows."""
-_SPEC: Final = Path(__file__).parents[1] / "pipelines/specs/drill.yaml"
+_SPEC: Final = Path(__file__).with_name("hostile.yaml")
+TRAIN_DAYS: Final = 10
+"""Days that the first models are trained on."""
 
 
 class Outcome(NamedTuple):
@@ -108,10 +117,9 @@ class NextModel(NamedTuple):
 
 
 def hostile_spec(days: int, seed: int) -> Spec:
-    """Return the drill in a world of so many days, without faults; another seed trains another version."""
+    """Return the spec with a world of so many days; another seed trains another version."""
     spec: dict[str, Any] = yaml.safe_load(_SPEC.read_text(encoding="utf-8"))
-    no_drift = {"kind": "changed_tastes", "from_day": days - 1, "strength": 0.0}
-    spec["data"]["source"] |= {"rows": _ROWS_PER_DAY * days, "days": days, "drifts": [no_drift]}
+    spec["data"]["source"] |= {"rows": _ROWS_PER_DAY * days, "days": days}
     spec["models"]["xgboost"] |= {"rounds": 150}
     spec["gates"]["infra"] |= {"max_p50_ms": 5_000, "max_p99_ms": 10_000}
     spec["serving"]["limits"] = {"requests_per_second": ADDRESS_RATE}
@@ -183,6 +191,45 @@ def attacking(client: HostileClient, rate: float) -> Iterator[Synchronized[int]]
         process.join()
 
 
+def write_whole_log(spec: Spec, folder: Path) -> Path:
+    """Generate all days of a spec's log, and return the folder of the valid one.
+
+    Trainings never read it: they generate the first days again, and collect the others from served traffic.
+    """
+    # With `live.collect` the log would end where collecting begins.
+    data = spec.data.model_copy(update={"live": Live()})
+    ingest(data, folder, folder / "raw", spec.runtime)
+    validate(data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, datetime.now(UTC))
+    return folder / "log"
+
+
+def measure_served_auc(log: Path, days: frozenset[date], model: Path, fitted: Path, runtime: Runtime) -> float:
+    """Return the AUC of a model on the rows of some days, with the statistics that it served.
+
+    The views of a fit hold no later values. Rows of later days therefore get what the server had: the newest published
+    value of each key.
+
+    Args:
+        log: Folder of a valid log with these days.
+        days: Days to score.
+        model: Model folder.
+        fitted: Folder of the fit whose views were published.
+        runtime: Section with the engine of the look-ups.
+
+    Raises:
+        UnmeasurableError: All rows have one label.
+    """
+    table = DayTable.open(log, Files.LOG)
+    transformer = Transformer.load(fitted, runtime.engine, model / Files.PREPROCESSING)
+    ranker, labels, scores = load_ranker(model), [], []
+    for part in table.days:
+        if part.day in days:
+            for rows in read_day(table, part, transformer.plan):
+                labels.append(rows[Columns.LABEL].to_numpy())
+                scores.append(ranker.predict(transformer.compute(transformer.look_up(rows, part.day))))
+    return auc(np.concatenate(labels), np.concatenate(scores))
+
+
 class HostileWorld:
     """A spec that was trained twice on the first days of a generated world, and whose users come on the next ones.
 
@@ -194,11 +241,13 @@ class HostileWorld:
 
     def __init__(self, folder: Path, days: int, report: Callable[[str], object]) -> None:
         self.spec = hostile_spec(days, 1)
-        self.world = DrillWorld(self.spec, folder / "world")
+        assert isinstance(self.spec.data.source, GeneratedSource)
+        self._source = self.spec.data.source
+        self._log = write_whole_log(self.spec, folder / "world")
         self._folder, self._runs, self._report = folder, folder / "runs", report
         for seed in (1, 2):
             report(f"training version {seed}")
-            until = self.world.start_of(TRAIN_DAYS)
+            until = self.start_of(TRAIN_DAYS)
             code = run_locally(hostile_spec(days, seed), None, self._runs, until=until)
             assert code == 0, f"{self._runs}/latest says why"
         self._stores = open_runs_folder(self._runs).stores
@@ -206,12 +255,16 @@ class HostileWorld:
         sections = self.spec.serving, self.spec.gates, self.spec.runtime, self.spec.data.labels
         self.deployer = LocalDeployer(self._context, *sections)
 
+    def start_of(self, number: int) -> datetime:
+        """Return the moment at which a day of the world begins, counted from 0."""
+        return datetime.combine(self._source.start + timedelta(days=number), datetime.min.time(), UTC)
+
     def serve(self, seconds: float) -> Outcome:
         """Serve honest users, roll versions out in turn, without and then with a hostile client."""
         stack, _ = self.deployer.serve()
         try:
-            days = self.world.source.days - TRAIN_DAYS
-            sessions = list(Sessions(self.spec.data, self.world.log, days))
+            days = self._source.days - TRAIN_DAYS
+            sessions = list(Sessions(self.spec.data, self._log, days))
             moments = [int(session.inputs[Columns.TIME][0]) for session in sessions]
             items = sorted({item for session in sessions for item in session.items or ()})
             traffic = ReplayTraffic(kind="replay", rate=RATE, days=days, outcome_delay_seconds=0.1)
@@ -222,7 +275,7 @@ class HostileWorld:
             context |= {name: str(sessions[0].inputs[name][0]) for name in ("surface", "device")}
             began = time.monotonic()
             hostile = HostileClient(endpoint, items, self.spec.data.label, context, moments, began)
-            with run_replay(settings.model_copy(update={"log": self.world.log, "out": out, "rounds": 1})):
+            with run_replay(settings.model_copy(update={"log": self._log, "out": out, "rounds": 1})):
                 time.sleep(WARM_SECONDS)
                 self._roll_out(stack, seconds)
                 attack_began = time.monotonic()
@@ -233,7 +286,7 @@ class HostileWorld:
             stack.stop()
         ledger = pl.read_parquet(out / LEDGER)
         last = datetime.fromtimestamp(moments[ledger.height - 1] / 1e6, UTC)
-        last_day = (last - self.world.start_of(0)).days
+        last_day = (last - self.start_of(0)).days
         return Outcome(rollouts, sent.value, ledger, (began + WARM_SECONDS, attack_began, ended), last_day)
 
     def _roll_out(self, stack: Stack, seconds: float) -> list[RolloutRecord]:
@@ -255,7 +308,7 @@ class HostileWorld:
         version_before = registry.version_of("candidate")
         try:
             self._report("\n".join(collect_locally(self.spec, self._runs).lines))
-            code = run_locally(self.spec, None, self._runs, until=self.world.start_of(last_day))
+            code = run_locally(self.spec, None, self._runs, until=self.start_of(last_day))
         except ShortlistError as error:
             self._report(str(error))
             return NextModel(False, math.nan)
@@ -264,10 +317,9 @@ class HostileWorld:
             return NextModel(False, math.nan)
         location = spec_feast_store_location(StorageConfig.parse(str(self._stores)), self.spec.name)
         fitted = Path(location.require_announcement()["views"]).parent
-        days = frozenset(self.world.date_of(number) for number in range(last_day + 1, self.world.source.days))
-        served = ServedModel(registry.fetch(version).folder, fitted)
-        aucs = measure_served_auc(self.world.log, days, {version: served}, self.spec.runtime)
-        return NextModel(True, aucs[version])
+        days = frozenset(self.start_of(number).date() for number in range(last_day + 1, self._source.days))
+        model = registry.fetch(version).folder
+        return NextModel(True, measure_served_auc(self._log, days, model, fitted, self.spec.runtime))
 
     def forget_hostile_requests(self) -> int:
         """Leave the logs as they were without the hostile client, and nothing collected; return its logged answers."""

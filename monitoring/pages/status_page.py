@@ -77,15 +77,15 @@ def render(page_data: StatusPageData, folder: Path) -> str:
 
 
 @cache
-def page_templates() -> Environment:
-    """Return the template environment of the monitoring pages."""
+def page_templates(folder: Path = Path(__file__).parent) -> Environment:
+    """Return the environment of the monitoring pages' templates, or of those in another folder."""
     filters: dict[str, Any] = {
         "clock": format_clock, "count": format_count, "day": _format_day, "format_duration": format_duration,
         "measured": format_measure, "moment": format_moment, "join_names": join_names, "path": quote_path,
         "seconds": format_seconds, "share": format_share, "stem": _path_stem, "strength": _format_strength,
         "words": format_name,
     }  # fmt: skip
-    return page_environment(Path(__file__).parent, filters)
+    return page_environment(folder, filters)
 
 
 def format_measure(value: float, name: str) -> str:

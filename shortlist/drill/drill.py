@@ -3,68 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import date, timedelta
+from contextlib import redirect_stdout
+from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Final
 
-import numpy as np
-import polars as pl
 from rich.console import Console
 
 from monitoring.monitoring_job import MonitoringJob
-from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
-from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.contracts import Files, ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
-from shortlist.drill.drill_report import EXPECTED_ACTIONS, ChampionChange, DrillDay, summarize_drill
-from shortlist.drill.users import DrillUsers
+from shortlist.drill.drill_page import Drill, drill_table, write_drill
+from shortlist.drill.drill_report import EXPECTED_ACTIONS, DrillDay, summarize_drill
+from shortlist.drill.users import SLATES_PER_DAY, DrillUsers
 from shortlist.drill.world import DrillWorld
-from shortlist.evaluation.metrics.pointwise import auc
-from shortlist.features.declared.plan import Plan
-from shortlist.features.feast.feast_store_location import spec_feast_store_location
-from shortlist.features.rows.table_rows import read_day
-from shortlist.features.rows.transform import Transformer
-from shortlist.ranking.saved_models import load_ranker
+from shortlist.loop.policy_rewards import LoopEvent, PolicyRewards
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.states.phases import Phase
 from shortlist.runs.local_training import run_locally
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
+from shortlist.runs.refresh_runs import run_refresh_locally
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
 from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import read_json
-from shortlist.storage.storage_config import StorageConfig
-from shortlist.storage.tables import DayTable
 from shortlist.tracking.run_context import RunContext
 
 TRAIN_DAYS = 10
 """Days that the first model is trained on; the next day is the first live one."""
+_REFRESH_LOG: Final = "refreshes.log"
+"""File with what refreshes print."""
 
 
-def run_drill(spec: Spec, runs: Path) -> Drill:
+def run_drill(spec: Spec, runs: Path, slates_per_day: int = SLATES_PER_DAY) -> Drill:
     """Run a spec's generated world day by day, unattended; write `drill.json` and `drill.html` into `<runs>/latest`.
 
     Args:
         spec: A spec with a generated log and drifts.
         runs: Folder for runs, models and stores; it must be new, so that no existing files are touched.
+        slates_per_day: Expected slates of a day.
 
     Raises:
-        ShortlistError: The folder is in use, the world has no drift, or training, serving or replay fail.
+        ShortlistError: The folder is in use, the world has no drift, or training, refreshing or serving fail.
     """
     if (runs / "stores").exists():
         raise ShortlistError(f"{runs}: a drill needs a new folder; delete this one, or choose another with RUNS=")
     start = time.monotonic()
-    loop = _DrillLoop(spec, runs)
+    loop = _DrillLoop(spec, runs, slates_per_day)
     try:
         loop.begin()
         while TRAIN_DAYS + len(loop.days) < loop.world.source.days:
             loop.run_day()
     finally:
         stop_stack(loop.deployer.paths)
-    summary = summarize_drill(loop.world, loop.days, time.monotonic() - start, loop.compare)
+    summary = summarize_drill(loop.world, loop.days, time.monotonic() - start, loop.rewards())
     run = loop.state.new_run(f"{spec.name}-result")
     write_drill(summary, run)
     loop.state.point_latest_at(run)
@@ -76,14 +69,14 @@ def run_drill(spec: Spec, runs: Path) -> Drill:
 class _DrillLoop:
     """The loop of a drill: the spec is trained, served, replayed and monitored."""
 
-    def __init__(self, spec: Spec, runs: Path) -> None:
+    def __init__(self, spec: Spec, runs: Path, slates_per_day: int) -> None:
         self.console = Console(highlight=False)
-        self.world = DrillWorld(spec, runs / "world")
+        self.world = DrillWorld(spec)
         self.state = RunsFolder.open(runs)
         self.days: list[DrillDay] = []
         self._context = RunContext(name=spec.name, stores=str(self.state.stores))
         self.deployer = LocalDeployer(self._context, spec.serving, spec.gates, spec.runtime, spec.data.labels)
-        self.users = DrillUsers(self.deployer, self.world, TRAIN_DAYS)
+        self.users = DrillUsers(self.deployer, self._context, self.world, spec.data, TRAIN_DAYS, slates_per_day)
         sections = spec.monitoring, spec.gates.slice_columns, spec.serving, spec.ordering
         self.monitoring_job = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec
@@ -100,12 +93,12 @@ class _DrillLoop:
         stack, first = self.deployer.serve()
         if first is not None and first.state.phase is not Phase.PROMOTED:
             raise ShortlistError(f"version {first.state.candidate} does not serve: {first.state.reason}")
-        self.console.print(f"\nServing at {stack.url}. From now on every day is replayed and monitored.\n")
+        self.console.print(f"\nServing at {stack.url}. From now on users ask there, and every day is monitored.\n")
 
     def run_day(self) -> None:
-        """Replay the next day, monitor it, and act on the decision.
+        """Let users live through the next day, monitor it, act on the decision, and refresh for the day after.
 
-        While a version is rolled out, the following days are replayed too, and monitored together.
+        While a version is rolled out, the following days are played too, and monitored together.
 
         From the first drift that should lead to a training, the compiled monitoring graph does all of this by itself:
         it collects, decides, trains and rolls out.
@@ -121,6 +114,26 @@ class _DrillLoop:
         *earlier_reports, _ = self.monitoring_job.monitoring_store.reports(newest=last_day - first_day + 1)
         self.days += [DrillDay(number, report, None) for number, report in enumerate(earlier_reports, first_day)]
         self.days.append(day)
+        if self.users.next_day < self.world.source.days:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Publish the statistics of the days so far, and candidates with the items of the next one."""
+        self._wait_for_outcomes()
+        with (self._runs / _REFRESH_LOG).open("a", encoding="utf-8") as log, redirect_stdout(log):
+            code = run_refresh_locally(self._spec, None, self._runs)
+        if code:
+            raise ShortlistError(f"{self._runs / _REFRESH_LOG}: a refresh failed; its message is at the end")
+
+    def rewards(self) -> PolicyRewards:
+        """Return what all policies earned, with the faults and promotions."""
+        drifts = [LoopEvent(day=self.world.date_of(drift.from_day), kind=drift.kind) for drift in self.world.drifts]
+        promotions = [
+            LoopEvent(day=self.world.date_of(day.number + 1), kind="promoted", version=day.new_version)
+            for day in self.days
+            if day.new_version is not None
+        ]
+        return PolicyRewards(days=tuple(self.users.rewards), events=(*drifts, *promotions))
 
     def _monitor_step_by_step(self, number: int) -> DrillDay:
         """Monitor, and train and roll out when the decision is to retrain."""
@@ -143,10 +156,9 @@ class _DrillLoop:
         self._wait_for_outcomes()
         store = self.monitoring_job.monitoring_store
         retrainings_before = {retraining.key for retraining in store.retrainings()}
-        champion_fit, champion = self._published_fit(), self._context.tracker.registry.version_of("champion")
         run_monitoring_locally(self._spec, None, self._runs)
         decision = self.monitoring_job.newest_decision()
-        assert decision is not None and champion is not None
+        assert decision is not None
         report = next(report for report in store.reports() if report.start == decision.window)
         self._print_day(number, decision, report)
         if decision.key not in {retraining.key for retraining in store.retrainings()} - retrainings_before:
@@ -154,28 +166,8 @@ class _DrillLoop:
         retraining = self._retraining_of(decision)
         summary = self._runs / "latest" / Files.SUMMARY
         collected = read_json(summary)["rows"]["collected"] if summary.exists() else None
-        promoted = retraining.state == "promoted"
-        change = None
-        if promoted and retraining.version is not None:
-            change = ChampionChange(retraining.version, self._published_fit(), champion, champion_fit)
-        return DrillDay(number, report, decision, True, promoted, collected, change)
-
-    def _published_fit(self) -> Path:
-        """Return the fit whose statistics servers look up at present."""
-        stores = StorageConfig.parse(str(self.state.stores))
-        return Path(spec_feast_store_location(stores, self._spec.name).require_announcement()["views"]).parent
-
-    def compare(self, change: ChampionChange, days: frozenset[date]) -> tuple[float, float]:
-        """Return the AUC of a promoted and of the replaced model on some days, each with the statistics it served."""
-        with TemporaryDirectory(prefix="shortlist-drill-") as scratch:
-            registry = self._context.tracker.registry
-            fits = {change.promoted: change.promoted_fit, change.frozen: change.frozen_fit}
-            models = {
-                version: ServedModel(registry.fetch(version, Path(scratch) / str(version)).folder, fitted)
-                for version, fitted in fits.items()
-            }
-            auc_by_version = measure_served_auc(self.world.log, days, models, self._spec.runtime)
-        return auc_by_version[change.promoted], auc_by_version[change.frozen]
+        version = retraining.version if retraining.state == "promoted" else None
+        return DrillDay(number, report, decision, True, retraining.state == "promoted", collected, version)
 
     def _retraining_of(self, decision: RetrainDecision) -> Retraining:
         return next(
@@ -198,48 +190,3 @@ class _DrillLoop:
         names = ", ".join(report.columns[:6]) or "-"
         planted = f"  (planted: {drift.kind})" if drift else ""
         self.console.print(f"{'  '.join(columns)} {report.requests:>5} requests  {names}{planted}", soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model, and the statistics that servers looked up while it was the champion."""
-
-    model: Path
-    """Model folder."""
-    fitted: Path
-    """Folder of the fit whose views were published; later events are in no feature."""
-
-
-def measure_served_auc(
-    log: Path, days: frozenset[date], models: Mapping[int, ServedModel], runtime: Runtime
-) -> dict[int, float]:
-    """Return the AUC of versions on the rows of some days, each with the statistics that it served.
-
-    The views of a fit hold no later values. Rows of later days therefore get what the server had: the newest published
-    value of each key.
-
-    Args:
-        log: Folder of a valid log with these days.
-        days: Days to score.
-        models: Models by version.
-        runtime: Section with the engine of the look-ups.
-
-    Raises:
-        UnmeasurableError: All rows have one label.
-    """
-    table = DayTable.open(log, Files.LOG)
-    auc_by_version = {}
-    for version, served in models.items():
-        transformer = Transformer.load(served.fitted, runtime.engine, served.model / Files.PREPROCESSING)
-        ranker, labels, scores = load_ranker(served.model), [], []
-        for day, rows in _iter_rows(table, days, transformer.plan):
-            labels.append(rows[Columns.LABEL].to_numpy())
-            scores.append(ranker.predict(transformer.compute(transformer.look_up(rows, day))))
-        auc_by_version[version] = auc(np.concatenate(labels), np.concatenate(scores))
-    return auc_by_version
-
-
-def _iter_rows(table: DayTable, days: frozenset[date], plan: Plan) -> Iterator[tuple[date, pl.DataFrame]]:
-    for part in table.days:
-        if part.day in days:
-            yield from ((part.day, rows) for rows in read_day(table, part, plan))

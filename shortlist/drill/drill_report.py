@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from monitoring.pages.drill_page import Drill, Kpi, Scenario, champion_hit_rate
 from monitoring.windows.records import RetrainAction, RetrainDecision, WindowReport
+from shortlist.drill.drill_page import Drill, Kpi, Scenario, champion_hit_rate
 from shortlist.drill.world import DrillWorld
+from shortlist.loop.policies import FROZEN, LOOP
+from shortlist.loop.policy_rewards import PolicyRewards
 from shortlist.spec.data import Drift
 
 KPI_WINDOWS: Final = 3
@@ -23,20 +23,8 @@ EXPECTED_ACTIONS: Final[dict[str, RetrainAction]] = {
 
 
 @dataclass(frozen=True)
-class ChampionChange:
-    """A promotion: the new champion and the replaced one, each with the fit that servers looked up then."""
-
-    promoted: int
-    """Version of the new champion."""
-    promoted_fit: Path
-    frozen: int
-    """Version of the replaced champion."""
-    frozen_fit: Path
-
-
-@dataclass(frozen=True)
 class DrillDay:
-    """A replayed day of a drill."""
+    """A day of a drill."""
 
     number: int
     report: WindowReport
@@ -48,8 +36,8 @@ class DrillDay:
     """Whether that training ended with a new champion."""
     collected_rows: int | None = None
     """Rows of live traffic that the training read; None without a training."""
-    change: ChampionChange | None = None
-    """The change of the champion; None without a promotion."""
+    new_version: int | None = None
+    """The promoted version; None without a promotion."""
 
     @property
     def kpi(self) -> float | None:
@@ -67,25 +55,19 @@ class DrillDay:
         return "hold" if self.decision is None else self.decision.action
 
 
-CompareVersions = Callable[[ChampionChange, frozenset[date]], tuple[float, float]]
-"""Returns the AUC of the promoted and of the replaced version on some days."""
-
-
-def summarize_drill(
-    world: DrillWorld, days: Sequence[DrillDay], seconds: float, compare: CompareVersions | None = None
-) -> Drill:
+def summarize_drill(world: DrillWorld, days: Sequence[DrillDay], seconds: float, rewards: PolicyRewards) -> Drill:
     """Return the summary of a drill.
 
     Quiet days are those before the first drift.
 
     Args:
         world: The world.
-        days: The replayed days.
+        days: The days that were monitored.
         seconds: Duration of the drill.
-        compare: Returns the AUC of two versions on later days; None: nothing is compared.
+        rewards: What all policies earned.
     """
     ends = [drift.from_day for drift in world.drifts[1:]] + [world.source.days]
-    scenarios = [_scenario(world, drift, end, days, compare) for drift, end in zip(world.drifts, ends, strict=True)]
+    scenarios = [_scenario(world, drift, end, days, rewards) for drift, end in zip(world.drifts, ends, strict=True)]
     quiet = [day for day in days if day.number < world.drifts[0].from_day]
     return Drill(
         scenarios=tuple(scenarios),
@@ -93,11 +75,12 @@ def summarize_drill(
         quiet_windows=len(quiet),
         seconds=round(seconds, 1),
         days=tuple(day.report for day in days),
+        rewards=rewards,
     )
 
 
 def _scenario(
-    world: DrillWorld, drift: Drift, end: int, days: Sequence[DrillDay], compare: CompareVersions | None
+    world: DrillWorld, drift: Drift, end: int, days: Sequence[DrillDay], rewards: PolicyRewards
 ) -> Scenario:  # fmt: skip
     days_before = [day for day in days if drift.from_day - KPI_WINDOWS <= day.number < drift.from_day]
     days_since = [day for day in days if drift.from_day <= day.number < end]
@@ -121,17 +104,16 @@ def _scenario(
         and (expected_action == "retrain") == (training_day is not None)
         and _names_fault(drift, columns)
     )
-    aucs = None
-    if compare is not None and training_day is not None and training_day.change is not None:
-        later_days = frozenset(world.date_of(day.number) for day in days_since if day.number > training_day.number)
-        aucs = compare(training_day.change, later_days) if later_days else None
+    later_days = [
+        world.date_of(day.number) for day in days_since if training_day is not None and day.number > training_day.number
+    ]
     return Scenario(
         name=drift.kind, injected_at=world.start_of(drift.from_day),
         alarm_at=alarm_day.report.end if alarm_day else None, columns_named=columns, decision=action,
         retrained=training_day is not None, promoted=promoted, kpi=kpi, wanted=expected_action,
         passed=is_as_expected and promoted == (expected_action == "retrain") and _has_recovered(kpi, expected_action),
         collected_rows_trained_on=training_day.collected_rows if training_day else None,
-        auc_promoted=aucs[0] if aucs else None, auc_frozen=aucs[1] if aucs else None,
+        reward_after=rewards.mean_reward(LOOP, later_days), reward_frozen=rewards.mean_reward(FROZEN, later_days),
     )  # fmt: skip
 
 
@@ -139,7 +121,7 @@ def _first_day_of_new_model(training_day: DrillDay | None, days_since: Sequence[
     """Return the first day that the promoted model was the main version; else the day after the training."""
     if training_day is None:
         return end
-    new_version = training_day.change.promoted if training_day.change is not None else None
+    new_version = training_day.new_version
     later_days = (
         day.number for day in days_since if day.number > training_day.number and day.report.champion == new_version
     )

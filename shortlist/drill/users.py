@@ -1,28 +1,52 @@
-"""The users of a drill: requests are replayed day by day, also while a version is rolled out."""
+"""The users of a drill: they ask the gateway for slates, answer what they see, and go on while versions roll out."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
-from shortlist.contracts import ShortlistError
+import aiohttp
+import numpy as np
+import orjson
+import polars as pl
+
+from shortlist.client import Event, ShortlistClient
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.data.world.answering_world import SENT_COLUMNS, AnsweringWorld, Requests
+from shortlist.data.world.random_streams import Ints
+from shortlist.data.world.traffic import SLOTS
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.world import DrillWorld
+from shortlist.loop.in_process_release import InProcessRelease
+from shortlist.loop.policies import FROZEN, LOOP, slate_matrix
+from shortlist.loop.policy_rewards import PolicyDay, measure_policies
+from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.states.phases import Phase
 from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import ANSWER_SCHEMA
 from shortlist.serving.log.serving_log import ServingLog
-from shortlist.spec.serving import ReplayTraffic
+from shortlist.serving.server.requests.headers import REQUEST_ID_HEADER, USER_HEADER, recommend_model
+from shortlist.serving.server.requests.paths import inference_path
+from shortlist.serving.traffic.inputs import as_array
+from shortlist.serving.traffic.requests import prepare
+from shortlist.slates.recommender import SlateRequest
+from shortlist.spec.data import Data
+from shortlist.tracking.run_context import RunContext
 
-_OUTCOME_DELAY_SECONDS: Final = 0.1
-_RATE: Final = 200.0
-"""Requests per second."""
+SLATES_PER_DAY: Final = 1_000
+"""Expected slates of a day on which three in ten seen items are clicked."""
+_CONCURRENT_REQUESTS: Final = 8
+_TIMEOUT_SECONDS: Final = 30.0
+_REQUESTS_PER_REPORT: Final = 100
+"""Most requests whose answers are awaited before events tell what users did with them."""
 _MAX_STEP_SECONDS: Final = 20.0
-"""Longest wait, after a day was replayed, for the step of the rollout to end."""
+"""Longest wait, after a day was played, for the step of the rollout to end."""
 _POLL_SECONDS: Final = 0.2
 _MAX_LOG_SECONDS: Final = 60.0
 """Longest wait for the answers to appear in the prediction log."""
@@ -31,31 +55,151 @@ _CANARY_PHASES: Final = frozenset({Phase.SHIFTING, Phase.WATCHING})
 
 
 class DrillUsers:
-    """Replays the users of a drill's world.
+    """The users of a drill's world before its gateway.
 
     Args:
-        deployer: The spec's deployer; its stack is running.
-        world: The world with the log of every day.
-        first_day: Number of the first day to replay.
+        deployer: The spec's deployer; its stack is running when the first day is played.
+        run: Stores of the drill, with the registry of versions.
+        world: The world.
+        data: The spec's section.
+        first_day: Number of the first day to play.
+        slates_per_day: See `SLATES_PER_DAY`.
     """
 
-    def __init__(self, deployer: LocalDeployer, world: DrillWorld, first_day: int) -> None:
-        self._deployer, self._world = deployer, world
+    def __init__(
+        self, deployer: LocalDeployer, run: RunContext, world: DrillWorld, data: Data, first_day: int,
+        slates_per_day: int = SLATES_PER_DAY,
+    ) -> None:  # fmt: skip
+        self._deployer, self._run, self._world, self._data = deployer, run, world, data
+        self._users = AnsweringWorld(world.source, slates_per_day, first_day)
+        self._frozen: InProcessRelease | None = None
         self.next_day = first_day
-        """Number of the next day to replay."""
+        """Number of the next day to play."""
+        self.rewards: list[PolicyDay] = []
+        """What all policies earned on the days so far."""
+        self.failures: Counter[str] = Counter()
+        """Requests that got no slate, by the reason."""
 
     def play_day(self, number: int) -> None:
-        """Replay all requests of a day.
+        """Let users ask for a day, and send what they did as events.
 
         Raises:
-            ShortlistError: The stack is not running, serves no model, or does not log its answers.
+            ShortlistError: The stack is not running, no request of the day is answered, events are refused, or the
+                answers are not logged.
         """
-        traffic = ReplayTraffic(kind="replay", rate=_RATE, outcome_delay_seconds=_OUTCOME_DELAY_SECONDS)
+        stack = self._stack()
+        champion = self._champion()
+        if self._frozen is None:
+            self._frozen = champion
         log = LogFollower(ServingLog.on_disk(self._deployer.paths.predictions, ANSWER_SCHEMA), ["track"])
         _count_logged(log)  # what was logged before
-        replay = self._deployer.play(self._world.write_day_log(number), traffic)
-        self._wait_for_log(log, replay["answered"])
+        requests, slates = asyncio.run(self._play(stack, number + 1.0))
+        answered = int((slates >= 0).any(axis=1).sum())
+        if not answered:
+            raise ShortlistError(
+                f"{stack.url}: answered none of {len(slates):,} requests of a day: {self.failures.most_common(1)}; see"
+                f" the servers' logs in {self._deployer.paths.logs}"
+            )
+        frozen = self._frozen.answer(self._slate_requests(self._frozen, requests))
+        shown = {LOOP: slates, FROZEN: slate_matrix([answer.slate.items for answer in frozen], SLOTS)}
+        self.rewards += measure_policies(self._users, number, requests, shown, champion.stages.retriever)
+        self._wait_for_log(log, answered)
         self.next_day = number + 1
+
+    def _stack(self) -> Stack:
+        stack = Stack.connect(self._deployer.paths)
+        if stack is None:
+            raise ShortlistError(f"{self._deployer.paths.root}: the stack of the drill is not up")
+        return stack
+
+    def _champion(self) -> InProcessRelease:
+        version = self._run.tracker.registry.version_of("champion")
+        if version is None:
+            raise ShortlistError(f"spec '{self._run.name}': no version serves, so that users have nothing to see")
+        return InProcessRelease.open(self._run, version, self._data)
+
+    async def _play(self, stack: Stack, until: float) -> tuple[Requests, Ints]:
+        """Return the requests of a day, and the slates that the gateway answered; users reacted to each."""
+        endpoint = stack.backend_endpoint()
+        headers = {"authorization": f"Bearer {endpoint.token}", "content-type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        all_requests, all_slates = [], []
+        async with aiohttp.ClientSession(stack.url, headers=headers, timeout=timeout) as session:
+            with ShortlistClient(stack.url, _TIMEOUT_SECONDS, endpoint.token) as client:
+                while (asking := self._users.ask(until)).user.size:
+                    for requests in asking.split(_REQUESTS_PER_REPORT):  # events must not come too late to count
+                        sent = requests.frame(self._world.source)
+                        slates = await self._ask_for_slates(session, endpoint.model, sent)
+                        events = self._users.answer(requests, slates)
+                        await asyncio.to_thread(self._send_events, client, events)
+                        all_requests.append(requests)
+                        all_slates.append(slates)
+        return Requests.concatenate(all_requests), np.concatenate(all_slates)
+
+    async def _ask_for_slates(self, session: aiohttp.ClientSession, model: str, sent: pl.DataFrame) -> Ints:
+        """Return the items of the slates, shape (requests, places); no items where there is no answer."""
+        free_slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
+        path, item = inference_path(recommend_model(model)), self._data.item
+        assert item is not None
+        names = [name for name in (Columns.TIME, self._data.user, *SENT_COLUMNS) if name in sent.columns]
+        columns = {name: self._input_values(sent[name]) for name in names}
+
+        async def ask(row: int) -> pl.Series:
+            inputs = {name: values[row : row + 1] for name, values in columns.items()} | {"k": np.array([SLOTS])}
+            body = prepare(inputs, "json", recommend_model(model), output=item).body
+            headers = {REQUEST_ID_HEADER: _request_id(sent["request_id"][row]), USER_HEADER: str(sent["user_id"][row])}
+            async with free_slots:
+                return pl.Series(await self._post(session, path, body, headers), dtype=pl.Int64)
+
+        return slate_matrix(await asyncio.gather(*map(ask, range(sent.height))), SLOTS)
+
+    async def _post(self, session: aiohttp.ClientSession, path: str, body: bytes, headers: dict[str, str]) -> Any:
+        """Return the items of an answer; none, and a failure is counted, where there is none."""
+        try:
+            async with session.post(path, data=body, headers=headers) as response:
+                content = orjson.loads(await response.read())
+                if response.status == 200:
+                    return next(output["data"] for output in content["outputs"] if output["name"] == self._data.item)
+                self.failures[f"{response.status}: {content.get('error')}"] += 1
+        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+            self.failures[f"{type(error).__name__}: {error}"] += 1
+        return []
+
+    def _input_values(self, values: pl.Series) -> Any:
+        if values.name == Columns.TIME:
+            return values.dt.epoch("us").to_numpy()
+        return as_array(values, self._data.by_name[values.name])
+
+    def _send_events(self, client: ShortlistClient, answered: pl.DataFrame) -> None:
+        outcomes = [name for name in answered.columns if self._is_outcome(name)]
+        rows = answered.select("request_id", "item_id", "position", "seen", *outcomes).to_dicts()
+        events = [
+            Event(
+                _request_id(row["request_id"]), row["item_id"], seen=row["seen"],
+                outcome={name: row[name] for name in outcomes if row["seen"] and row[name] is not None},
+                event_id=f"{_request_id(row['request_id'])}-{row['position']}",
+            )
+            for row in rows
+        ]  # fmt: skip
+        if refusals := client.send_events(events):
+            raise ShortlistError(f"{len(refusals)} events of users were refused; the first: {refusals[0]}")
+
+    def _is_outcome(self, name: str) -> bool:
+        column = self._data.by_name.get(name)
+        placed = {*self._data.placement.values()}
+        return name == self._data.label or (column is not None and column.known == "after" and name not in placed)
+
+    def _slate_requests(self, release: InProcessRelease, requests: Requests) -> list[SlateRequest]:
+        """Return the requests as the servers read them."""
+        user = self._data.user
+        assert user is not None
+        slate_requests = []
+        for row in requests.frame(self._world.source).iter_rows(named=True):
+            context = {**release.stages.find_user_context(row["user_id"]), user: row["user_id"]}
+            context |= {name: row[name] for name in SENT_COLUMNS}
+            request_id = _request_id(row["request_id"])
+            slate_requests.append(SlateRequest(request_id, row["user_id"], SLOTS, row[Columns.TIME], context))
+        return slate_requests
 
     def _wait_for_log(self, log: LogFollower, answered: int) -> None:
         """Wait until the prediction log holds the answers of a day: before, monitoring would report a low volume."""
@@ -73,7 +217,7 @@ class DrillUsers:
 
     @contextmanager
     def during_rollouts(self) -> Iterator[None]:
-        """Replay the next days while the block runs and a canary gets a share of the users.
+        """Play the next days while the block runs and a canary gets a share of the users.
 
         A step of the canary takes one whole day, or more where that is not enough to decide.
 
@@ -90,7 +234,7 @@ class DrillUsers:
         playing.result()
 
     def _play_during_rollouts(self, is_over: threading.Event) -> None:
-        """Replay one day per step of a rollout, and another one where a step needs more traffic."""
+        """Play one day per step of a rollout, and another one where a step needs more traffic."""
         while not is_over.is_set() and self.next_day < self._world.source.days:
             step = self._rollout_step()
             if step is None:
@@ -105,6 +249,10 @@ class DrillUsers:
         """Return the step of the running rollout; None while no user gets the candidate."""
         rollout = self._deployer.rollouts.latest()
         return rollout.state.step if rollout is not None and rollout.state.phase in _CANARY_PHASES else None
+
+
+def _request_id(number: int) -> str:
+    return f"drill-{number}"
 
 
 def _count_logged(log: LogFollower) -> int:

@@ -26,25 +26,15 @@ from monitoring.retraining.training_starts import newest_scheduled_time
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.collected import CollectedLog
 from shortlist.data.world.answering_world import AnsweringWorld, Requests
-from shortlist.data.world.random_streams import Ints, random_stream
+from shortlist.data.world.random_streams import Ints
 from shortlist.data.world.traffic import SLOTS
 from shortlist.deployment.registration import promote
 from shortlist.loop.collected_day import EXPLORED, VERSION, publish_day
 from shortlist.loop.in_process_release import InProcessRelease
 from shortlist.loop.loop_page import loop_table, write_loop
-from shortlist.loop.loop_record import Loop, LoopEvent, PolicyDay
-from shortlist.loop.policies import (
-    BEST_POSSIBLE,
-    CHANCE,
-    FROZEN,
-    LOOP,
-    POLICIES,
-    POPULARITY,
-    Policy,
-    popular_slates,
-    random_slates,
-    slate_matrix,
-)
+from shortlist.loop.loop_record import Loop
+from shortlist.loop.policies import FROZEN, LOOP, Policy, slate_matrix
+from shortlist.loop.policy_rewards import LoopEvent, PolicyDay, measure_policies
 from shortlist.runs.local_training import NOT_MEASURED, run_locally
 from shortlist.runs.refresh_runs import run_refresh_locally
 from shortlist.runs.runs_folder import RunsFolder
@@ -310,18 +300,11 @@ class LivedLoop:
     def _measure(self, day: int, lived: _Day) -> None:
         """Add the expected rewards of all policies on the day's requests."""
         assert self._champion is not None
-        requests = _concatenate(lived.requests)
+        requests = Requests.concatenate(lived.requests)
         slates = {policy: np.concatenate(parts) for policy, parts in lived.slates.items()}
-        random = random_stream(self.source.seed, "slates at random", day)
-        slates[BEST_POSSIBLE] = self.world.best_slates(requests)
-        slates[CHANCE] = random_slates(self.world, requests, day, random, SLOTS)
-        slates[POPULARITY] = popular_slates(self.world, requests, day, self._champion.stages.retriever, SLOTS)
-        rewards = {policy: self.world.expected_rewards(requests, slates[policy]) for policy in POLICIES}
-        for policy in POLICIES:
-            mean, count = float(rewards[policy].mean()), requests.user.size
-            self._days.append(PolicyDay(day=self.date_of(day), policy=policy, reward_per_slate=mean, slates=count))
+        self._days += measure_policies(self.world, day, requests, slates, self._champion.stages.retriever)
         greedy = self.world.expected_rewards(requests, np.concatenate(lived.best_slates))
-        self._given_up += float((greedy - rewards[LOOP]).sum())
+        self._given_up += float((greedy - self.world.expected_rewards(requests, slates[LOOP])).sum())
         self._greedy_reward += float(greedy.sum())
 
 
@@ -350,11 +333,6 @@ class _Histories:
             UserHistory(*(column.slice(start, count) for column in columns)) if count else None
             for start, count in zip(first.tolist(), counts.tolist(), strict=True)
         ]
-
-
-def _concatenate(parts: list[Requests]) -> Requests:
-    names = ("number", "time_us", "user", "surface", "device")
-    return Requests(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _is_due(cron: str | None, day: date) -> bool:

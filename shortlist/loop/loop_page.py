@@ -9,6 +9,7 @@ from rich.table import Table
 
 from shortlist.loop.loop_record import Loop
 from shortlist.loop.policies import POLICIES, Policy
+from shortlist.loop.policy_rewards import PolicyRewards
 from shortlist.report.figures import DASHES, INK, MARKERS, SERIES, Plot, figure_panels, plot
 from shortlist.report.templates import page_environment
 from shortlist.storage.artefacts import write_json, write_text
@@ -65,7 +66,7 @@ def loop_table(loop: Loop) -> Table:
     return table
 
 
-def reward_plot(loop: Loop) -> Plot:
+def reward_plot(loop: PolicyRewards) -> Plot:
     """Return the plot of the rewards per slate, day by day."""
     with figure_panels(10.0, 4.4) as (figure, (axes,)):
         for number, policy in enumerate(POLICIES):
@@ -76,7 +77,7 @@ def reward_plot(loop: Loop) -> Plot:
         return plot(figure, "reward", "Reward per slate, day by day", _CAPTION)
 
 
-def regret_plot(loop: Loop) -> Plot:
+def regret_plot(loop: PolicyRewards) -> Plot:
     """Return the plot of the cumulated regret."""
     with figure_panels(10.0, 3.6) as (figure, (axes,)):
         for number, policy in enumerate(POLICIES):
@@ -94,7 +95,7 @@ def _draw_series(axes: Axes, number: int, title: str, values: list[float]) -> No
     )
 
 
-def _draw_events(axes: Axes, loop: Loop) -> None:
+def _draw_events(axes: Axes, loop: PolicyRewards) -> None:
     days = sorted({day.day for day in loop.days})
     transform = axes.get_xaxis_transform()
     for event in loop.events:
@@ -109,7 +110,7 @@ def _draw_events(axes: Axes, loop: Loop) -> None:
         )
 
 
-def _draw_days(axes: Axes, loop: Loop) -> None:
+def _draw_days(axes: Axes, loop: PolicyRewards) -> None:
     days = sorted({day.day for day in loop.days})
     step = -(-len(days) // _MOST_TICKS)
     axes.set_xticks(range(0, len(days), step), [f"{day:%d %b}" for day in days[::step]])

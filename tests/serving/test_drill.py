@@ -13,7 +13,7 @@ import yaml
 
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.collected import ROWS, CollectedLog
-from shortlist.drill.drill import TRAIN_DAYS, run_drill
+from shortlist.drill.drill import run_drill
 from shortlist.rollout.rollouts import open_rollouts
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.orphan_processes import orphan_processes
@@ -24,12 +24,17 @@ SHIPPED = Path(__file__).parents[2] / "pipelines/specs/drill.yaml"
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def shorter(*drifts: dict[str, Any], days: int) -> Spec:
-    """The shipped drill with fewer days and other drifts."""
+def smaller(*drifts: dict[str, Any], days: int) -> Spec:
+    """The shipped drill in a smaller world with fewer days and other drifts."""
     spec: dict[str, Any] = yaml.safe_load(SHIPPED.read_text())
-    spec["data"]["source"] |= {"rows": 3_500 * days, "days": days, "drifts": list(drifts)}
-    spec["models"]["xgboost"] |= {"rounds": 150}
+    sizes = {"rows": 2_500 * days, "users": 500, "items": 150, "days": days}
+    spec["data"]["source"] |= sizes | {"drifts": list(drifts)}
+    spec["data"]["live"] |= {"max_share": 1}  # every row is accounted for
+    del spec["retrieval"]["sources"]["towers"]
+    spec["retrieval"] |= {"candidates": 100, "simulated_requests": 50}
+    spec["gates"] |= {"min_test_rows": 500, "max_auc_drop": 0.1}
     spec["monitoring"] |= {"pages": "none"}
+    spec["serving"]["log"] |= {"feature_sampling": 1.0}
     return patient(spec)
 
 
@@ -44,23 +49,6 @@ def patient(spec: dict[str, Any]) -> Spec:
 
 CHAIN = ("collect", "check_live_traffic", "ingest", "train_xgboost", "evaluate_gates", "register", "roll_out")
 """Steps of the graph, in the order of their ends."""
-LINE = {
-    "kind": "logistic", "role": "baseline", "features": ["*"], "bins": [0], "l2": [1e-5], "refit": False, "epochs": 3,
-}  # fmt: skip
-
-
-def small() -> Spec:
-    """The shipped drill in a small world: ten days to train on, and from the first one that is live other tastes."""
-    spec = yaml.safe_load(SHIPPED.read_text())
-    days = TRAIN_DAYS + 8
-    tastes = {"kind": "changed_tastes", "from_day": TRAIN_DAYS, "strength": 1.0}
-    spec["data"]["source"] |= {"rows": 3_500 * days, "days": days, "drifts": [tastes]}
-    spec["data"]["live"] |= {"max_share": 1}  # every row is accounted for
-    spec["models"] = {"xgboost": spec["models"]["xgboost"] | {"rounds": 80, "learning_rate": 0.2}, "logistic": LINE}
-    # The next model learns from three days of the new tastes; one from a single day may be rolled back by chance.
-    spec["monitoring"] |= {"pages": "none", "retrain": {"cooldown_hours": 24, "bad_windows": 3}}
-    spec["serving"]["log"] |= {"feature_sampling": 1.0}
-    return patient(spec)
 
 
 @pytest.mark.long

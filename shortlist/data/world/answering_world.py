@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Final, Self
 
@@ -22,8 +23,10 @@ from shortlist.data.world.traffic import (
     draw_contexts,
     hourly_visits,
 )
-from shortlist.spec.data import GeneratedSource
+from shortlist.spec.data import Drift, GeneratedSource
 
+SENT_COLUMNS: Final = ("surface", "device")
+"""Columns that an application sends with a request, beside its user: a `broken_column` drift may break them."""
 NO_ITEM: Final = -1
 """Value of a place without an item."""
 _DAY_US: Final = 86_400_000_000
@@ -51,9 +54,24 @@ class Requests:
         surface, device = _codes(rows["surface"], SURFACES), _codes(rows["device"], DEVICES)
         return cls(np.arange(rows.height), time_us, rows["user_id"].to_numpy() - FIRST_USER, surface, device)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Return the requests of all parts, in their order."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def split(self, most: int) -> Iterator[Self]:
+        """Yield the requests in their order, at most so many at a time."""
+        names = [field.name for field in fields(self)]
+        for first in range(0, self.user.size, most):
+            yield type(self)(*(getattr(self, name)[first : first + most] for name in names))
+
     def frame(self, source: GeneratedSource) -> pl.DataFrame:
-        """Return the columns of the log that are known with a request."""
-        return pl.DataFrame(
+        """Return the columns of the log that are known with a request, as applications send them.
+
+        Values that a `broken_column` drift breaks are null.
+        """
+        rows = pl.DataFrame(
             {
                 "request_id": self.number,
                 Columns.TIME: _midnight_us(source) + self.time_us,
@@ -62,6 +80,19 @@ class Requests:
                 "device": pl.Series(DEVICES).gather(self.device),
             }
         ).cast({Columns.TIME: pl.Datetime("us", "UTC")})
+        for place, drift in enumerate(source.drifts):
+            if drift.kind == "broken_column" and drift.column in SENT_COLUMNS:
+                rows = rows.with_columns(self._broken_values(source, place, drift, rows[drift.column]))
+        return rows
+
+    def _broken_values(self, source: GeneratedSource, place: int, drift: Drift, values: pl.Series) -> pl.Series:
+        """Return a column with null for requests of which the drift breaks it; the same requests at each call."""
+        is_broken = np.zeros(values.len(), np.bool_)
+        for day, rows in rows_by_day(self.time_us):
+            if drift.holds_on(day):
+                random = random_stream(source.seed, "broken requests", place, day, int(self.number[rows[0]]))
+                is_broken[rows] = random.random(rows.size) < drift.strength
+        return values.set(pl.Series(is_broken), None)
 
 
 class AnsweringWorld:

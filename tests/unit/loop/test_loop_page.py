@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from shortlist.loop.loop_page import loop_headline, loop_table, render_loop, write_loop
-from shortlist.loop.loop_record import Loop, LoopEvent, PolicyDay
+from shortlist.loop.loop_record import Loop
 from shortlist.loop.policies import POLICIES
+from shortlist.loop.policy_rewards import LoopEvent, PolicyDay
 from tests.page_rules import injected, planted, problems_of
 
 FIRST = date(2026, 1, 13)

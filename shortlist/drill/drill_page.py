@@ -17,6 +17,8 @@ from monitoring.pages.plot_annotations import WindowSlots, draw_ticks, draw_vers
 from monitoring.pages.status_page import page_templates
 from monitoring.pages.status_plots import draw_measure
 from monitoring.windows.records import RetrainAction, WindowReport
+from shortlist.loop.loop_page import regret_plot, reward_plot
+from shortlist.loop.policy_rewards import PolicyRewards
 from shortlist.report.figures import DASHES, INK, Plot, figure_panels, plot
 from shortlist.rollout.page import NO_NUMBER, format_name
 from shortlist.storage.artefacts import write_json, write_text
@@ -61,11 +63,10 @@ class Scenario(_DrillRecord):
     passed: bool
     collected_rows_trained_on: int | None = None
     """Rows of live traffic that the promoted, or else the first trained, model was trained on; None without any."""
-    auc_promoted: float | None = None
-    """AUC of the promoted model on the days after its promotion, until the next fault; None without such days. Both
-    AUCs are computed with the statistics that servers looked up while the model was the champion."""
-    auc_frozen: float | None = None
-    """AUC of the replaced model on the same rows."""
+    reward_after: float | None = None
+    """Expected clicks per slate on the days after the training, until the next fault; None without such days."""
+    reward_frozen: float | None = None
+    """What the first release, with the statistics of its first day, would have earned on the same requests."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -86,6 +87,8 @@ class Drill(_DrillRecord):
     """Duration of the drill in real time."""
     days: tuple[WindowReport, ...]
     """Reports of all windows."""
+    rewards: PolicyRewards
+    """What the served releases and other policies earned, day by day."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -130,12 +133,17 @@ def champion_hit_rate(report: WindowReport) -> float | None:
 
 def render_drill(drill: Drill) -> str:
     """Return the page of a drill as HTML."""
-    return page_templates().get_template(TEMPLATE).render(
+    return page_templates(Path(__file__).parent).get_template(TEMPLATE).render(
         drill=drill,
         headline=drill_headline(drill),
-        plot=drill_plot(drill.days, drill.scenarios),
+        plots=[drawn for drawn in (drill_plot(drill.days, drill.scenarios), *reward_plots(drill.rewards)) if drawn],
         after=time_to_alarm,
     )  # fmt: skip
+
+
+def reward_plots(rewards: PolicyRewards) -> list[Plot]:
+    """Return the plots of the rewards; none without days."""
+    return [reward_plot(rewards), regret_plot(rewards)] if rewards.days else []
 
 
 def drill_headline(drill: Drill) -> str:
@@ -161,7 +169,8 @@ def drill_table(drill: Drill) -> Table:
     table.add_column("alarm\nafter", no_wrap=True)
     table.add_column("named", overflow="fold")
     table.add_column("decision,\nlearnt from", no_wrap=True)
-    table.add_column("hit rate, %:\nbefore,\nduring, after;\nAUC after:\nold, new", justify="right", no_wrap=True)
+    numbers = "hit rate, %:\nbefore,\nduring, after;\nclicks a slate:\nfirst, now"
+    table.add_column(numbers, justify="right", no_wrap=True)
     table.add_column("as\nwanted", no_wrap=True)
     for scenario in drill.scenarios:
         table.add_row(*_cells(scenario))
@@ -172,16 +181,16 @@ def _cells(scenario: Scenario) -> list[str | Text]:
     training_state = "promoted" if scenario.promoted else "not promoted"
     numbers = (scenario.kpi.before, scenario.kpi.during, scenario.kpi.after)
     rates = " ".join(NO_NUMBER if number is None else f"{100 * number:.1f}" for number in numbers)
-    live_rows, old_auc, new_auc = scenario.collected_rows_trained_on, scenario.auc_frozen, scenario.auc_promoted
+    live_rows, first, now = scenario.collected_rows_trained_on, scenario.reward_frozen, scenario.reward_after
     live_rows_text = "" if live_rows is None else f",\n{live_rows:,} live\nrows"
-    aucs_text = "" if old_auc is None or new_auc is None else f"\n{old_auc:.4f} {new_auc:.4f}"
+    rewards_text = "" if first is None or now is None else f"\n{first:.3f} {now:.3f}"
     return [
         # Names come from a log: `Text` shows them without interpreting markup.
         Text(f"{format_name(scenario.name)}\n{format_moment(scenario.injected_at)}"),
         time_to_alarm(scenario),
         Text(join_names(scenario.columns_named) or NO_NUMBER),
         Text(f"{scenario.decision},\n{training_state}{live_rows_text}" if scenario.retrained else scenario.decision),
-        f"{rates}{aucs_text}",
+        f"{rates}{rewards_text}",
         Text("yes", "green") if scenario.passed else Text("no", "bold red"),
     ]
 

@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from monitoring.pages.drill_page import (
+from monitoring.windows.records import Finding, Measure, Problem, Quality, WindowReport
+from shortlist.drill.drill_page import (
     Drill,
     Kpi,
     Scenario,
@@ -23,7 +24,8 @@ from monitoring.pages.drill_page import (
     time_to_alarm,
     write_drill,
 )
-from monitoring.windows.records import Finding, Measure, Problem, Quality, WindowReport
+from shortlist.loop.policies import POLICIES
+from shortlist.loop.policy_rewards import LoopEvent, PolicyDay, PolicyRewards
 from shortlist.rollout.page import NO_NUMBER
 from tests.page_rules import injected, planted, problems_of
 
@@ -76,8 +78,23 @@ DAYS = (
 )
 
 
+REWARDS = PolicyRewards(
+    days=tuple(
+        PolicyDay(day=(FIRST + number * DAY).date(), policy=policy, reward_per_slate=1.0 + place / 10, slates=100)
+        for number in range(10)
+        for place, policy in enumerate(POLICIES)
+    ),
+    events=(
+        LoopEvent(day=(FIRST + 7 * DAY).date(), kind="new_items"),
+        LoopEvent(day=(FIRST + 9 * DAY).date(), kind="promoted", version=2),
+    ),
+)
+
+
 def drill(*scenarios: Scenario, false_alarms: int = 0) -> Drill:
-    return Drill(scenarios=scenarios, false_alarms=false_alarms, quiet_windows=50, seconds=512.3, days=DAYS)
+    return Drill(
+        scenarios=scenarios, false_alarms=false_alarms, quiet_windows=50, seconds=512.3, days=DAYS, rewards=REWARDS
+    )  # fmt: skip
 
 
 def test_the_json_file_has_the_documented_keys(tmp_path: Path) -> None:
@@ -85,7 +102,7 @@ def test_the_json_file_has_the_documented_keys(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "run" / "drill.json").read_text())
     assert (facts["false_alarms"], facts["quiet_windows"], facts["seconds"], facts["passed"]) == (0, 50, 512.3, False)
     promised = {"injected_at", "alarm_at", "columns_named", "decision", "retrained", "promoted", "kpi"}
-    promised |= {"collected_rows_trained_on", "auc_promoted", "auc_frozen"}
+    promised |= {"collected_rows_trained_on", "reward_after", "reward_frozen"}
     assert all(promised <= set(scenario_facts) for scenario_facts in facts["scenarios"])
     first, last = facts["scenarios"]
     assert first["kpi"] == {"before": 0.4, "during": 0.31, "after": 0.39}
@@ -93,6 +110,10 @@ def test_the_json_file_has_the_documented_keys(tmp_path: Path) -> None:
     assert (last["alarm_at"], last["hours_to_alarm"], last["kpi"]["after"]) == (None, None, None)
     assert [day["kpi"] for day in facts["days"]] == [0.4] * 7 + [0.31, 0.31, 0.39]
     assert [day["verdict"] for day in facts["days"]].count("broken") == 1
+    assert facts["rewards"]["days"][0] == {
+        "day": "2026-03-01", "policy": "best_possible", "reward_per_slate": 1.0, "slates": 100,
+    }  # fmt: skip
+    assert set(facts["rewards"]["regret"]) == set(POLICIES)
 
 
 def test_a_kpi_that_is_not_finite_is_refused() -> None:
@@ -119,11 +140,11 @@ def test_a_drill_passes_only_when_all_scenarios_pass_without_false_alarms(
     assert ("✓ Passed" in page, "✕ Not passed" in page) == (passed, not passed)
 
 
-def test_the_page_is_one_file_with_a_table_and_one_plot(tmp_path: Path) -> None:
+def test_the_page_is_one_file_with_a_table_and_three_plots(tmp_path: Path) -> None:
     write_drill(drill(BROKEN, scenario(), UNSEEN), tmp_path)
     page = (tmp_path / "drill.html").read_text()
     assert not any(forbidden in page for forbidden in ("<script", "src=", "@import", 'href="http'))
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 3
     assert problems_of(page) == []
     assert page.count('<th scope="row">') == 3
     page_text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
@@ -202,12 +223,12 @@ def test_the_table_fits_the_terminal(width: int) -> None:
         assert text in table_text
 
 
-def test_the_table_shows_training_rows_and_both_aucs() -> None:
-    learnt = scenario(collected_rows_trained_on=12_345, auc_promoted=0.76543, auc_frozen=0.7)
+def test_the_table_shows_training_rows_and_clicks_with_and_without_the_training() -> None:
+    learnt = scenario(collected_rows_trained_on=12_345, reward_after=1.76543, reward_frozen=1.7)
     for width in (80, 120):
         table_text = _table_text(drill(learnt), width)
         assert max(map(len, table_text.splitlines())) <= width
-        for text in ("12,345 live", "0.7000 0.7654", "named", "learnt from"):
+        for text in ("12,345 live", "1.700 1.765", "named", "learnt from"):
             assert text in table_text
     assert "live" not in _table_text(drill(UNSEEN), 80)
 

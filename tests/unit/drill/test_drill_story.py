@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from monitoring.pages.drill_page import Drill
 from monitoring.windows.records import Measure, Problem, Quality, RetrainDecision, WindowReport
-from shortlist.drill.drill_report import ChampionChange, DrillDay, summarize_drill
+from shortlist.drill.drill_page import Drill
+from shortlist.drill.drill_report import DrillDay, summarize_drill
 from shortlist.drill.world import DrillWorld
+from shortlist.loop.policies import POLICIES
+from shortlist.loop.policy_rewards import PolicyDay, PolicyRewards
 from shortlist.spec.data import Drift, GeneratedSource
 
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 DRIFTS = (
-    Drift(kind="broken_column", from_day=3, until_day=4, column="duration"),
+    Drift(kind="broken_column", from_day=3, until_day=4, column="device"),
     Drift(kind="new_items", from_day=6),
 )
 
@@ -31,7 +32,7 @@ def day(
     measure = Measure(name="hit_rate", value=kpi, low=kpi, high=kpi)
     report = WindowReport(
         spec="drill", start=start, end=end, made=end, champion=1, versions={1: 10}, requests=10, rows=10, coverage=1.0,
-        problems=(Problem(kind="nulls", column="duration", reason="gone"),) if action == "page" else (),
+        problems=(Problem(kind="nulls", column="device", reason="gone"),) if action == "page" else (),
         quality=(Quality(version=1, rows=10, users=5, measures=(measure,)),),
     )  # fmt: skip
     decision = RetrainDecision(
@@ -51,15 +52,28 @@ def world() -> DrillWorld:
 
 GOOD = {
     0: day(0), 1: day(1), 2: day(2),
-    3: day(3, "page", ("duration",)), 4: day(4), 5: day(5),
+    3: day(3, "page", ("device",)), 4: day(4), 5: day(5),
     6: day(6, kpi=0.3), 7: day(7, "retrain", ("item_id", "auc"), kpi=0.3, trained=True, promoted=True),
     8: day(8, kpi=0.45), 9: day(9, kpi=0.45),
 }  # fmt: skip
 
 
+REWARDS = PolicyRewards(
+    days=tuple(
+        PolicyDay(
+            day=date(2026, 1, 5) + timedelta(days=number), policy=policy, reward_per_slate=number + place, slates=9
+        )
+        for number in range(10)
+        for place, policy in enumerate(POLICIES)
+    ),
+    events=(),
+)
+"""Clicks per slate: the number of the day, and of the policy."""
+
+
 def story(**changes: DrillDay) -> Drill:
     days = GOOD | {int(name.removeprefix("day")): changed for name, changed in changes.items()}
-    return summarize_drill(world(), [days[number] for number in sorted(days)], 12.0)
+    return summarize_drill(world(), [days[number] for number in sorted(days)], 12.0, REWARDS)
 
 
 def test_a_loop_that_closes_passes() -> None:
@@ -71,25 +85,17 @@ def test_a_loop_that_closes_passes() -> None:
     assert new.hours_to_alarm == 48
 
 
-def test_a_promotion_is_compared_with_the_features_that_both_models_served() -> None:
-    change = ChampionChange(2, Path("fit-of-day-7"), 1, Path("fit-of-day-2"))
-    promoted = replace(GOOD[7], collected_rows=700, change=change)
-    compared = []
-
-    def compare(change: ChampionChange, days: frozenset[date]) -> tuple[float, float]:
-        compared.append((change, days))
-        return 0.8, 0.7
-
-    drill = summarize_drill(world(), [(GOOD | {7: promoted})[number] for number in sorted(GOOD)], 12.0, compare)
-    broken, new = drill.scenarios
-    assert (new.auc_promoted, new.auc_frozen, new.collected_rows_trained_on) == (0.8, 0.7, 700)
-    assert (broken.auc_promoted, broken.auc_frozen, broken.collected_rows_trained_on) == (None, None, None)
-    assert compared == [(change, frozenset({date(2026, 1, 13), date(2026, 1, 14)}))]  # the days after the promotion
+def test_clicks_after_a_training_are_compared_with_those_of_the_first_release() -> None:
+    promoted = replace(GOOD[7], collected_rows=700, new_version=2)
+    broken, new = story(day7=promoted).scenarios
+    assert (new.reward_after, new.reward_frozen) == (pytest.approx(8.5 + 1), pytest.approx(8.5 + 2))  # of days 8 and 9
+    assert new.collected_rows_trained_on == 700
+    assert (broken.reward_after, broken.reward_frozen, broken.collected_rows_trained_on) == (None, None, None)
 
 
 def test_days_of_a_rollout_that_most_users_spent_with_the_old_model_are_no_recovery() -> None:
     """No decision is about the first of them, because it was looked at together with the next one."""
-    promoted = replace(GOOD[7], change=ChampionChange(2, Path("new"), 1, Path("old")))
+    promoted = replace(GOOD[7], new_version=2)
     in_between = replace(day(8, kpi=0.2), decision=None)
     last_day = day(9, kpi=0.45)
     quality = tuple(quality_of_slice.model_copy(update={"version": 2}) for quality_of_slice in last_day.report.quality)
@@ -116,8 +122,8 @@ def test_a_second_training_may_bring_the_recovery() -> None:
         {"day1": day(1, "page", ("volume",))},  # cries wolf
         {"day3": day(3)},  # sleeps
         {"day3": day(3, "page", ("surface",))},  # names another column
-        {"day3": day(3, "page", ("duration", "surface"))},  # and one too many
-        {"day3": day(3, "retrain", ("duration",), trained=True, promoted=True)},  # learns from broken data
+        {"day3": day(3, "page", ("device", "surface"))},  # and one too many
+        {"day3": day(3, "retrain", ("device",), trained=True, promoted=True)},  # learns from broken data
         {"day7": day(7, "page", ("item_id",))},  # wakes somebody up instead
         {"day7": day(7, "retrain", ("surface",), trained=True, promoted=True)},  # for another reason
         {"day7": day(7, "retrain", ("item_id",), trained=True)},  # not promoted
