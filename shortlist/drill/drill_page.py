@@ -82,7 +82,7 @@ class Drill(_DrillRecord):
     false_alarms: int
     """Number of quiet windows with an alarm."""
     quiet_windows: int
-    """Number of windows before the first fault."""
+    """Number of windows before the first fault, without the first ones."""
     seconds: float
     """Duration of the drill in real time."""
     days: tuple[WindowReport, ...]

@@ -14,6 +14,9 @@ from shortlist.loop.policies import FROZEN, LOOP
 from shortlist.loop.policy_rewards import PolicyRewards
 from shortlist.spec.data import Drift
 
+SETTLING_DAYS: Final = 6
+"""First live days, in which the first release meets the statistics that its own slates bring: it was trained on those
+of an old recommender. What it learns from them is no false alarm."""
 KPI_WINDOWS: Final = 3
 """Number of windows whose mean is the KPI before and after a fault."""
 EXPECTED_ACTIONS: Final[dict[str, RetrainAction]] = {
@@ -55,20 +58,24 @@ class DrillDay:
         return "hold" if self.decision is None else self.decision.action
 
 
-def summarize_drill(world: DrillWorld, days: Sequence[DrillDay], seconds: float, rewards: PolicyRewards) -> Drill:
+def summarize_drill(
+    world: DrillWorld, days: Sequence[DrillDay], seconds: float, rewards: PolicyRewards,
+    settling_days: int = SETTLING_DAYS,
+) -> Drill:  # fmt: skip
     """Return the summary of a drill.
 
-    Quiet days are those before the first drift.
+    Quiet days are those before the first drift, without the first days.
 
     Args:
         world: The world.
         days: The days that were monitored.
         seconds: Duration of the drill.
         rewards: What all policies earned.
+        settling_days: Number of first days that are not quiet; see `SETTLING_DAYS`.
     """
     ends = [drift.from_day for drift in world.drifts[1:]] + [world.source.days]
     scenarios = [_scenario(world, drift, end, days, rewards) for drift, end in zip(world.drifts, ends, strict=True)]
-    quiet = [day for day in days if day.number < world.drifts[0].from_day]
+    quiet = [day for day in days[settling_days:] if day.number < world.drifts[0].from_day]
     return Drill(
         scenarios=tuple(scenarios),
         false_alarms=sum(day.is_alarm for day in quiet),
@@ -85,7 +92,9 @@ def _scenario(
     days_before = [day for day in days if drift.from_day - KPI_WINDOWS <= day.number < drift.from_day]
     days_since = [day for day in days if drift.from_day <= day.number < end]
     alarm_day = next((day for day in days_since if day.action != "hold"), None)
-    training_days = [day for day in days_since if day.trained]
+    # Of broken data nothing may be learnt; what they leave in the statistics may lead to a training after them.
+    fault_end = end if drift.until_day is None else drift.until_day
+    training_days = [day for day in days_since if day.trained and day.number < fault_end]
     # A first training may be rolled back, since it saw few rows of the new world; a later one may be promoted.
     training_day = next((day for day in training_days if day.promoted), training_days[0] if training_days else None)
     first_day_after = (
@@ -137,8 +146,8 @@ def _names_fault(drift: Drift, columns: Sequence[str]) -> bool:
             return tuple(columns) == ("volume",)
         case "new_items":
             return "item_id" in columns
-        case "changed_tastes":  # no column changes, only the users' behaviour
-            return bool({"auc", "log_loss", "hit_rate"} & set(columns))
+        case "changed_tastes":  # no column changes, only the users' behaviour, and scores by their newest statistics
+            return bool({"auc", "log_loss", "hit_rate", "score"} & set(columns))
 
 
 def _has_recovered(kpi: Kpi, expected_action: RetrainAction) -> bool:

@@ -32,15 +32,13 @@ def propensities_sum_to_one(facts: LogFacts, data: Data) -> Problems:
     """The propensities of all items at a place sum to 1, by an estimate from the items that were drawn there.
 
     The sum is that of `p / (1 - (1 - p)^n)` over the items of n drawn rows (Horvitz and Thompson, 1952): each item
-    stands for those that were as unlikely to be drawn at all. Rows that our servers answered are left out: slates of
-    their own for each user have items that are likely for one and hardly ever shown to others.
+    stands for those that were as unlikely to be drawn at all. It holds where everybody's draws are alike, not of served
+    slates, whose items are likely for one user and hardly ever shown to others.
     """
     rows = _randomized_rows(facts, data)
     if rows is None or data.propensity is None or data.position is None:
         return
     rows = rows.drop_nulls([data.propensity, data.position])
-    if Columns.SERVED_VERSION in rows.columns:
-        rows = rows.filter(pl.col(Columns.SERVED_VERSION).is_null())
     for (day, position), drawn in rows.group_by([Columns.DAY, data.position], maintain_order=True):
         if drawn.height < _FEWEST_ROWS:
             continue

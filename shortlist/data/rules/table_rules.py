@@ -136,6 +136,10 @@ _RULES_OF_ALL_ROWS: Final = (any_rows, enough_rows, label_varies, enough_days, f
 """Rules that live traffic helps to keep. The others judge the files of the log alone: clients could break them."""
 
 
+_RULES_OF_FILES: Final = (propensities_sum_to_one,)
+"""Rules that hold for the files of the log, and not for slates that our servers made for each user."""
+
+
 CAN_WARN: Final[tuple[str, ...]] = get_args(TableRule)
 """Names of the rules that a spec may turn into warnings or off."""
 
@@ -171,6 +175,9 @@ def find_log_problems(facts: LogFacts, file_facts: LogFacts, data: Data) -> tupl
     """
     problems, sentences = [], []
     for rule in TABLE_RULES:
+        if rule in _RULES_OF_FILES:
+            problems += find_problems(file_facts, data, [rule])
+            continue
         of_all = find_problems(facts, data, [rule])
         if rule in _RULES_OF_ALL_ROWS or facts is file_facts:
             problems += of_all

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, DataError
+from shortlist.data.rules import table_rules
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.rules.placement_rules import propensities_sum_to_one
 
@@ -89,22 +90,23 @@ def test_propensities_that_do_not_sum_up_stop_the_run(
         judge_rows(_random_rows(chance))
 
 
-@pytest.mark.parametrize(("version", "problems"), [(None, 1), (3, 0)])
 def test_slates_of_our_servers_for_each_user_are_not_summed(
-    declare: Callable[..., Any], version: int | None, problems: int
+    declare: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each user's own item is likely for that user alone, so that the propensities of all items sum to many."""
-    rows = pl.DataFrame(
-        {
-            Columns.DAY: [date(2024, 1, 1)] * 400, "place": [1] * 400,
-            "item_id": [number % 20 for number in range(400)],
-            "chance": [0.8] * 400, "drawn": [1] * 400, Columns.SERVED_VERSION: [version] * 400,
-        },
-        schema_overrides={Columns.SERVED_VERSION: pl.Int64},
-    )  # fmt: skip
-    facts = SimpleNamespace(profile=SimpleNamespace(rows=400, sample=SimpleNamespace(rows=lambda: rows)))
+    shown = {Columns.DAY: date(2024, 1, 1), "place": 1, "chance": 0.8, "drawn": 1}
+    served = [{**shown, "item_id": number % 20} for number in range(400)]
+    monkeypatch.setattr(table_rules, "TABLE_RULES", (propensities_sum_to_one,))
     data = declare(COLUMNS, rules=RULES, split=SPLIT, **ROLES)
-    assert len(list(propensities_sum_to_one(cast(LogFacts, facts), data))) == problems
+    of_files, of_all = _facts([{**shown, "item_id": 1, "chance": 1.0}] * 400), _facts(served)
+    assert table_rules.find_log_problems(of_all, of_files, data) == ([], [])
+    problems, sentences = table_rules.find_log_problems(of_all, of_all, data)  # the same rows in files
+    assert ([problem.rule for problem in problems], sentences) == (["propensities_sum_to_one"], [])
+
+
+def _facts(rows: list[dict[str, Any]]) -> LogFacts:
+    sample = SimpleNamespace(rows=lambda: pl.DataFrame(rows))
+    return cast(LogFacts, SimpleNamespace(profile=SimpleNamespace(rows=len(rows), sample=sample)))
 
 
 def test_randomised_rows_of_one_item_stop_the_run(judge_rows: Callable[[Rows], list[tuple[str, str]]]) -> None:

@@ -71,9 +71,9 @@ REWARDS = PolicyRewards(
 """Clicks per slate: the number of the day, and of the policy."""
 
 
-def story(**changes: DrillDay) -> Drill:
+def story(settling: int = 0, **changes: DrillDay) -> Drill:
     days = GOOD | {int(name.removeprefix("day")): changed for name, changed in changes.items()}
-    return summarize_drill(world(), [days[number] for number in sorted(days)], 12.0, REWARDS)
+    return summarize_drill(world(), [days[number] for number in sorted(days)], 12.0, REWARDS, settling)
 
 
 def test_a_loop_that_closes_passes() -> None:
@@ -83,6 +83,17 @@ def test_a_loop_that_closes_passes() -> None:
     assert (broken.alarm_at, broken.kpi.before) == (BEGIN + timedelta(days=4), 0.5)
     assert (new.kpi.before, new.kpi.during, new.kpi.after) == (0.5, 0.3, pytest.approx(0.45))
     assert new.hours_to_alarm == 48
+
+
+def test_what_the_first_release_learns_from_its_own_slates_is_no_false_alarm() -> None:
+    early = story(settling=2, day1=day(1, "retrain", ("score",), trained=True))
+    assert (early.quiet_windows, early.false_alarms) == (1, 0)
+    assert not story(settling=2, day2=day(2, "retrain", ("score",), trained=True)).passed
+
+
+def test_a_training_after_broken_data_is_no_fault_and_one_on_them_is() -> None:
+    assert story(day5=day(5, "retrain", ("score",), trained=True)).scenarios[0].passed
+    assert not story(day3=day(3, "page", ("device",), trained=True)).scenarios[0].passed
 
 
 def test_clicks_after_a_training_are_compared_with_those_of_the_first_release() -> None:

@@ -284,3 +284,9 @@ def test_replayed_slates_have_no_labels_to_draw(tmp_path: Path) -> None:
     of_slates = replace(REFERENCE, sample=REFERENCE.sample.drop("label"))
     written = write_pages(window_of(traffic(500, seed=2)), of_slates, "xgboost", KINDS, tmp_path)
     assert [path.name for path in written] == ["drift.html", "quality.html"]  # the quality of the window alone
+
+
+def test_a_column_that_begins_with_a_missing_value_is_drawn(tmp_path: Path) -> None:
+    rows = traffic(200, seed=6).with_columns(pl.when(pl.int_range(200) > 0).then("device").alias("device"))
+    drift, _ = write_pages(window_of(rows), REFERENCE, "xgboost", KINDS, tmp_path)
+    assert '"column_name": "device"' in drift.read_text(encoding="utf-8")
