@@ -197,9 +197,9 @@ def write_whole_log(spec: Spec, folder: Path) -> Path:
     Trainings never read it: they generate the first days again, and collect the others from served traffic.
     """
     # With `live.collect` the log would end where collecting begins.
-    data = spec.data.model_copy(update={"live": Live()})
-    ingest(data, folder, folder / "raw", spec.runtime)
-    validate(data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, datetime.now(UTC))
+    whole_log = spec.data.model_copy(update={"live": Live()})
+    ingest(whole_log, folder, folder / "raw", spec.runtime)
+    validate(whole_log, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, datetime.now(UTC))
     return folder / "log"
 
 

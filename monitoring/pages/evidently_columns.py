@@ -137,9 +137,7 @@ def _drawn_values(values: pl.Series, reference: ColumnReference, reference_value
     names = np.full(values.len(), None, dtype=object)
     rows, bins = reference.bins.codes(values)
     names[rows] = _bin_names(reference)[bins]
-    return pl.Series(
-        values.name, names.tolist(), dtype=pl.String
-    )  # an array that begins with None is no column of texts
+    return pl.Series(values.name, names.tolist(), dtype=pl.String)  # an array that begins with None is no text
 
 
 def _finite_numbers(values: pl.Series) -> pl.Series:

@@ -76,7 +76,7 @@ class _DrillLoop:
         self.days: list[DrillDay] = []
         self._context = RunContext(name=spec.name, stores=str(self.state.stores))
         self.deployer = LocalDeployer(self._context, spec.serving, spec.gates, spec.runtime, spec.data.labels)
-        self.users = DrillUsers(self.deployer, self._context, self.world, spec.data, TRAIN_DAYS, slates_per_day)
+        self.users = DrillUsers(self.deployer, self._context, self.world, spec, TRAIN_DAYS, slates_per_day)
         sections = spec.monitoring, spec.gates.slice_columns, spec.serving, spec.ordering
         self.monitoring_job = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec

@@ -35,8 +35,7 @@ from shortlist.serving.server.requests.headers import REQUEST_ID_HEADER, USER_HE
 from shortlist.serving.server.requests.paths import inference_path
 from shortlist.serving.traffic.inputs import as_array
 from shortlist.serving.traffic.requests import prepare
-from shortlist.slates.recommender import SlateRequest
-from shortlist.spec.data import Data
+from shortlist.spec.spec import Spec
 from shortlist.tracking.run_context import RunContext
 
 SLATES_PER_DAY: Final = 1_000
@@ -61,16 +60,16 @@ class DrillUsers:
         deployer: The spec's deployer; its stack is running when the first day is played.
         run: Stores of the drill, with the registry of versions.
         world: The world.
-        data: The spec's section.
+        spec: The spec.
         first_day: Number of the first day to play.
         slates_per_day: See `SLATES_PER_DAY`.
     """
 
     def __init__(
-        self, deployer: LocalDeployer, run: RunContext, world: DrillWorld, data: Data, first_day: int,
+        self, deployer: LocalDeployer, run: RunContext, world: DrillWorld, spec: Spec, first_day: int,
         slates_per_day: int = SLATES_PER_DAY,
     ) -> None:  # fmt: skip
-        self._deployer, self._run, self._world, self._data = deployer, run, world, data
+        self._deployer, self._run, self._world, self._spec = deployer, run, world, spec
         self._users = AnsweringWorld(world.source, slates_per_day, first_day)
         self._frozen: InProcessRelease | None = None
         self.next_day = first_day
@@ -100,7 +99,7 @@ class DrillUsers:
                 f"{stack.url}: answered none of {len(slates):,} requests of a day: {self.failures.most_common(1)}; see"
                 f" the servers' logs in {self._deployer.paths.logs}"
             )
-        frozen = self._frozen.answer(self._slate_requests(self._frozen, requests))
+        frozen = self._frozen.answer(self._frozen.slate_requests(requests.frame(self._world.source), SENT_COLUMNS))
         shown = {LOOP: slates, FROZEN: slate_matrix([answer.slate.items for answer in frozen], SLOTS)}
         self.rewards += measure_policies(self._users, number, requests, shown, champion.stages.retriever)
         self._wait_for_log(log, answered)
@@ -116,7 +115,7 @@ class DrillUsers:
         version = self._run.tracker.registry.version_of("champion")
         if version is None:
             raise ShortlistError(f"spec '{self._run.name}': no version serves, so that users have nothing to see")
-        return InProcessRelease.open(self._run, version, self._data)
+        return InProcessRelease.open(self._run, version, self._spec.data)
 
     async def _play(self, stack: Stack, until: float) -> tuple[Requests, Ints]:
         """Return the requests of a day, and the slates that the gateway answered; users reacted to each."""
@@ -139,9 +138,9 @@ class DrillUsers:
     async def _ask_for_slates(self, session: aiohttp.ClientSession, model: str, sent: pl.DataFrame) -> Ints:
         """Return the items of the slates, shape (requests, places); no items where there is no answer."""
         free_slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
-        path, item = inference_path(recommend_model(model)), self._data.item
+        path, item = inference_path(recommend_model(model)), self._spec.data.item
         assert item is not None
-        names = [name for name in (Columns.TIME, self._data.user, *SENT_COLUMNS) if name in sent.columns]
+        names = [name for name in (Columns.TIME, self._spec.data.user, *SENT_COLUMNS) if name in sent.columns]
         columns = {name: self._input_values(sent[name]) for name in names}
 
         async def ask(row: int) -> pl.Series:
@@ -159,7 +158,9 @@ class DrillUsers:
             async with session.post(path, data=body, headers=headers) as response:
                 content = orjson.loads(await response.read())
                 if response.status == 200:
-                    return next(output["data"] for output in content["outputs"] if output["name"] == self._data.item)
+                    return next(
+                        output["data"] for output in content["outputs"] if output["name"] == self._spec.data.item
+                    )
                 self.failures[f"{response.status}: {content.get('error')}"] += 1
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             self.failures[f"{type(error).__name__}: {error}"] += 1
@@ -168,7 +169,7 @@ class DrillUsers:
     def _input_values(self, values: pl.Series) -> Any:
         if values.name == Columns.TIME:
             return values.dt.epoch("us").to_numpy()
-        return as_array(values, self._data.by_name[values.name])
+        return as_array(values, self._spec.data.by_name[values.name])
 
     def _send_events(self, client: ShortlistClient, answered: pl.DataFrame) -> None:
         outcomes = [name for name in answered.columns if self._is_outcome(name)]
@@ -185,21 +186,9 @@ class DrillUsers:
             raise ShortlistError(f"{len(refusals)} events of users were refused; the first: {refusals[0]}")
 
     def _is_outcome(self, name: str) -> bool:
-        column = self._data.by_name.get(name)
-        placed = {*self._data.placement.values()}
-        return name == self._data.label or (column is not None and column.known == "after" and name not in placed)
-
-    def _slate_requests(self, release: InProcessRelease, requests: Requests) -> list[SlateRequest]:
-        """Return the requests as the servers read them."""
-        user = self._data.user
-        assert user is not None
-        slate_requests = []
-        for row in requests.frame(self._world.source).iter_rows(named=True):
-            context = {**release.stages.find_user_context(row["user_id"]), user: row["user_id"]}
-            context |= {name: row[name] for name in SENT_COLUMNS}
-            request_id = _request_id(row["request_id"])
-            slate_requests.append(SlateRequest(request_id, row["user_id"], SLOTS, row[Columns.TIME], context))
-        return slate_requests
+        column = self._spec.data.by_name.get(name)
+        placed = {*self._spec.data.placement.values()}
+        return name == self._spec.data.label or (column is not None and column.known == "after" and name not in placed)
 
     def _wait_for_log(self, log: LogFollower, answered: int) -> None:
         """Wait until the prediction log holds the answers of a day: before, monitoring would report a low volume."""

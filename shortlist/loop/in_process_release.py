@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from shortlist.contracts import ShortlistError
+import polars as pl
+
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.data.world.traffic import SLOTS
 from shortlist.features.feast.feast_store_location import spec_feast_store_location
 from shortlist.features.stored_views.view_index import ViewIndex
 from shortlist.serving.validation.slates import PairScorer
+from shortlist.slates.filters.base import UserHistory
+from shortlist.slates.past_items import merge_histories
 from shortlist.slates.recommender import Recommender, Slate, SlateRequest
 from shortlist.slates.refreshed_releases import announced_releases, open_refreshed
 from shortlist.slates.release import open_release
@@ -63,6 +68,34 @@ class InProcessRelease:
         views = ViewIndex.read(Path(announcement["views"]))
         moment = datetime.fromisoformat(announcement["until"])
         return cls(version, stages, PairScorer(registry.fetch(version).folder, views, moment, stages.item_values))
+
+    def slate_requests(
+        self, sent: pl.DataFrame, context: Collection[str], histories: Sequence[UserHistory | None] | None = None
+    ) -> list[SlateRequest]:
+        """Return the requests of users of a generated world as a server reads them.
+
+        Args:
+            sent: One row per request: `request_id`, `user_id`, `event_time`, and the columns that applications send.
+            context: Names of the columns that they send (`retrieval.context`).
+            histories: What each user saw since the release was made, for filters that read it.
+        """
+        users = sent["user_id"].to_list()
+        if histories is not None:
+            histories = [
+                merge_histories(self.stages.find_user_history(user), history)
+                for user, history in zip(users, histories, strict=True)
+            ]
+        names = [name for name in context if name in sent.columns]
+        return [
+            SlateRequest(
+                f"loop-{row['request_id']}", user, SLOTS, row[Columns.TIME],
+                {**user_context, "user_id": user, **{name: row[name] for name in names}}, history=history,
+            )
+            for row, user, user_context, history in zip(
+                sent.iter_rows(named=True), users, self.stages.find_user_contexts(users),
+                histories or [None] * len(users), strict=True,
+            )
+        ]  # fmt: skip
 
     def answer(self, requests: Sequence[SlateRequest]) -> list[ReleaseAnswer]:
         """Return the slates of requests, whose context is what the application sends."""

@@ -39,7 +39,6 @@ from shortlist.runs.local_training import NOT_MEASURED, run_locally
 from shortlist.runs.refresh_runs import run_refresh_locally
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.slates.filters.base import UserHistory
-from shortlist.slates.past_items import merge_histories
 from shortlist.slates.recommender import SlateRequest
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.spec import Spec
@@ -277,25 +276,11 @@ class LivedLoop:
         self, release: InProcessRelease, sent: pl.DataFrame, histories: _Histories
     ) -> list[SlateRequest]:
         """Return requests as an application sends them, with the user's history as a server has it."""
-        data, retrieval = self.spec.data, self.spec.retrieval
-        assert retrieval is not None and data.user is not None
-        stages, users = release.stages, sent["user_id"].to_list()
-        user_histories: list[UserHistory | None] = [None] * len(users)
-        if stages.window is not None:
-            user_histories = [
-                merge_histories(stages.find_user_history(user), history)
-                for user, history in zip(users, histories.of_users(users), strict=True)
-            ]
-        requests = []
-        for row, user, user_context, history in zip(
-            sent.iter_rows(named=True), users, stages.find_user_contexts(users), user_histories, strict=True
-        ):
-            context = {**user_context, data.user: user}
-            context |= {name: row[name] for name in retrieval.context if name in row}
-            requests.append(
-                SlateRequest(f"loop-{row['request_id']}", user, SLOTS, row[Columns.TIME], context, history=history)
-            )
-        return requests
+        retrieval, seen_today = self.spec.retrieval, None
+        assert retrieval is not None
+        if release.stages.window is not None:
+            seen_today = histories.of_users(sent["user_id"].to_list())
+        return release.slate_requests(sent, retrieval.context, seen_today)
 
     def _measure(self, day: int, lived: _Day) -> None:
         """Add the expected rewards of all policies on the day's requests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def patient(spec: dict[str, Any]) -> Spec:
     return parse_spec(yaml.safe_dump(spec))
 
 
-CHAIN = ("collect", "check_live_traffic", "ingest", "train_xgboost", "evaluate_gates", "register", "roll_out")
+CHAIN = ("collect", "check_live_traffic", "ingest", "train_logistic", "evaluate_gates", "register", "roll_out")
 """Steps of the graph, in the order of their ends."""
 
 
@@ -79,23 +80,24 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
         == (scenario["collected_rows_trained_on"])
     )
 
+    # What scored before, as a sample of the answers says, is what the feature table computes.
+    notes = "\n".join(event["text"] for event in events if event["event"] == "note")
+    assert re.search(r"\nServed features: all \d+ columns equal in [\d,]+ rows", notes), notes
+
     # Users asked while it was rolled out; what both versions answered them became rows, and nothing failed.
     rollouts = open_rollouts(str(runs / "stores"), "drill")
-    verdict = rollouts.verdict(rollouts.ids()[-1])
-    assert verdict is not None
-    assert (verdict.verdict, verdict.champion, verdict.candidate) == ("promoted", 1, 2)
+    verdicts = [verdict for name in rollouts.ids() if (verdict := rollouts.verdict(name)) is not None]
+    verdict = next(verdict for verdict in verdicts if verdict.candidate == 2)
+    assert (verdict.verdict, verdict.champion) == ("promoted", 1)
     assert (verdict.requests.stable.failed, verdict.requests.canary.failed, verdict.requests.lost) == (0, 0, 0)
     collected = CollectedLog.open(str(runs / "stores"), "drill")
     rows = pl.concat(pl.read_parquet(files / ROWS) for _, files in collected.fetch_batches(collected.batches()))
-    assert rows.filter(pl.col(Columns.SERVED_TRACK) == "canary")[Columns.SERVED_VERSION].unique().to_list() == [2]
-    assert set(rows[Columns.SERVED_VERSION]) == {1, 2}
-    assert 0.2 < rows[Columns.LABEL].mean() < 0.9  # what nobody saw is no negative
-
-    # What scored on the first day of the rollout, by both versions, is what the feature table computes.
-    served = json.loads((trained / "served_features.json").read_text())["columns"]
-    assert {"by_item_id:rows_7d", "score"} <= set(served)
-    assert all(comparison["compared"] == comparison["equal"] > 500 for comparison in served.values())
-    assert served["score"]["largest_difference"] < 1e-5
+    assert {"stable", "canary"} == set(rows[Columns.SERVED_TRACK])
+    assert {1, 2} <= set(rows[Columns.SERVED_VERSION])
+    assert rows.filter(pl.col(Columns.SERVED_TRACK) == "canary", pl.col(Columns.SERVED_VERSION) == 1).is_empty()
+    # Users see half of their slates; what nobody saw is no negative.
+    slates = sum(day["slates"] for day in facts["rewards"]["days"] if day["policy"] == "loop")
+    assert 2 * slates < rows.height < 8 * slates
 
 
 def _is_promoted(summary: Path) -> bool:

@@ -21,8 +21,9 @@ from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import ANSWER_SCHEMA
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
-from shortlist.spec.data import Data, Drift, GeneratedSource
+from shortlist.spec.data import Drift, GeneratedSource
 from shortlist.spec.serving import Serving
+from shortlist.spec.spec import Spec
 from shortlist.tracking.run_context import RunContext
 from tests.served_log import append_rows
 
@@ -42,7 +43,7 @@ class Users(DrillUsers):
         source = GeneratedSource(kind="generated", days=DAYS, users=50, items=20, start=date(2026, 1, 5))
         world = cast(DrillWorld, SimpleNamespace(source=source))
         run = RunContext(name="drill", stores=str(folder))
-        super().__init__(cast(LocalDeployer, deployer), run, world, cast(Data, None), first_day)
+        super().__init__(cast(LocalDeployer, deployer), run, world, cast(Spec, None), first_day)
 
     def latest(self) -> Any:
         return self.phase and SimpleNamespace(state=SimpleNamespace(phase=self.phase, step=self.step))
