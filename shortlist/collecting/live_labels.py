@@ -114,22 +114,25 @@ def match_labels(
     is_first = pl.struct(REQUEST, EVENT_ID).is_first_distinct()
     matched = matched.filter(pl.col(EVENT_ID).is_null() | is_first)
     rows = _match_rows(matched, requests)
-    row_outcomes = rows.filter(pl.col("label").is_not_null())
-    seen, unseen = (rows.filter(pl.col(SEEN) == was_seen).select(REQUEST, "row").unique() for was_seen in (True, False))
     # Our own clocks differ by less; who reports an outcome before the answer has guessed the request's id.
-    is_early = (row_outcomes[RECEIVED] < row_outcomes[_ANSWER] - skew).fill_null(False)
-    outcome_time = pl.max_horizontal(pl.min_horizontal("time", RECEIVED), _ANSWER)
-    row_outcomes = row_outcomes.with_columns(outcome_time.alias("time"))
-    is_late = row_outcomes["time"] > row_outcomes[_ANSWER] + delay
-    in_time = row_outcomes.filter(~is_late, ~is_early).with_columns((pl.col("label") > 0).cast(pl.Int8))
+    is_early = (rows[RECEIVED] < rows[_ANSWER] - skew).fill_null(False)
+    event_time = pl.max_horizontal(pl.min_horizontal("time", RECEIVED), _ANSWER)
+    rows = rows.with_columns(event_time.alias("time"))
+    is_late = rows["time"] > rows[_ANSWER] + delay
+    has_outcome = rows["label"].is_not_null()
+    counted = rows.filter(~is_late, ~is_early)
+    seen, unseen = (
+        counted.filter(pl.col(SEEN) == was_seen).select(REQUEST, "row").unique() for was_seen in (True, False)
+    )
+    in_time = counted.filter(pl.col("label").is_not_null()).with_columns((pl.col("label") > 0).cast(pl.Int8))
     # Of two outcomes at the same moment the positive one counts, so that the order of files does not matter.
     ordered = in_time.sort("time", "label", maintain_order=True)
     newest_outcomes = ordered.unique([REQUEST, "row"], keep="last", maintain_order=True)
     outcome_values = [pl.col(outcome_name(name)).alias(name) for name in outcome_only_columns]
     return OutcomeLabels(
         frame=newest_outcomes.select(REQUEST, "row", Columns.LABEL, *outcome_values),
-        late=int(is_late.sum()),
-        early=int(is_early.sum()),
+        late=int((is_late & has_outcome).sum()),
+        early=int((is_early & has_outcome).sum()),
         repeated=in_time.height - newest_outcomes.height,
         foreign=matched.height - rows.height,
         matched=matched.height,

@@ -32,7 +32,7 @@ def event_lines(paths: ServingPaths, declared: Data, answer: pl.DataFrame) -> It
     request_id = answer["request_id"].item()
     follower = LogFollower(log, log.declared.names, where=ds.field("request_id") == request_id)
     pieces = (piece.filter(pl.col("request_id") == request_id) for piece in follower.read_new())
-    rows = pl.col("items").list.len() if declared.item is not None else pl.col("scores").list.len()
+    rows = pl.col("scores").list.len().fill_null(0)
     requests = answer.select(
         "time", "request_id", "sender", "items", rows.cast(pl.Int64).alias(ROWS), pl.lit(0, pl.UInt64).alias(REQUEST)
     )
@@ -40,15 +40,16 @@ def event_lines(paths: ServingPaths, declared: Data, answer: pl.DataFrame) -> It
     if declared.live_outcome_delay is None:
         declared = declared.model_copy(update={"outcome_delay": _ANY_TIME})
     labels = match_labels(pieces, requests, declared, log.empty(log.declared.names))
-    seen_rows = set(labels.seen["row"])
+    seen_rows, unseen_rows = set(labels.seen["row"]), set(labels.unseen["row"])
     outcomes = {row["row"]: row for row in labels.frame.to_dicts()}
     positives = sum(row[Columns.LABEL] for row in outcomes.values())
     yield (
         f"  events     of {requests[ROWS].item()} items {len(seen_rows)} seen, {len(outcomes)} with an outcome,"
         f" {positives} with {label} positive"
     )
-    for row in sorted(seen_rows | outcomes.keys()):
-        yield f"             index {row}: {', '.join(_describe_row(row in seen_rows, outcomes.get(row), label))}"
+    for row in sorted(seen_rows | unseen_rows | outcomes.keys()):
+        seen_text = "seen" if row in seen_rows else "not seen" if row in unseen_rows else ""
+        yield f"             index {row}: {', '.join(_describe_row(seen_text, outcomes.get(row), label))}"
     left_out = {
         "later than outcome_delay": labels.late,
         "received before the answer": labels.early,
@@ -60,9 +61,9 @@ def event_lines(paths: ServingPaths, declared: Data, answer: pl.DataFrame) -> It
         yield f"             not counted: {', '.join(left_out_texts)}"
 
 
-def _describe_row(is_seen: bool, outcome: dict[str, Any] | None, label: str) -> Iterator[str]:
-    if is_seen:
-        yield "seen"
+def _describe_row(seen_text: str, outcome: dict[str, Any] | None, label: str) -> Iterator[str]:
+    if seen_text:
+        yield seen_text
     for name, value in (outcome or {}).items():
         if value is not None and name not in (REQUEST, "row"):
             yield f"{label if name == Columns.LABEL else name} {value}"

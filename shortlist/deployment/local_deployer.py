@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer, OnChange
@@ -18,10 +17,8 @@ from shortlist.serving.traffic.replay import replay
 from shortlist.spec.gates import Gates
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.serving import ReplayTraffic, Serving
+from shortlist.spec.serving import Serving
 from shortlist.tracking.run_context import RunContext
-
-_ALL_DAYS: Final = 100_000
 
 
 class LocalDeployer(Deployer):
@@ -93,19 +90,6 @@ class LocalDeployer(Deployer):
         settings = self._stack().replay_settings()
         traffic = settings.traffic if rate is None else settings.traffic.model_copy(update={"rate": rate})
         return replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds, "rounds": rounds}))
-
-    def play(self, log: Path, traffic: ReplayTraffic) -> dict[str, Any]:
-        """Replay all days of a log once; return the counts of the requests.
-
-        Args:
-            log: Folder of a valid log.
-            traffic: Rate of the requests.
-
-        Raises:
-            ShortlistError: The stack does not run, or serves nothing.
-        """
-        settings = self._stack().replay_settings(traffic.model_copy(update={"days": _ALL_DAYS}))
-        return replay(settings.model_copy(update={"log": log, "rounds": 1}))
 
     def versions(self, stack: Stack) -> list[str]:
         """Return which version serves and why, and which one waits, in sentences; none where nothing serves."""

@@ -25,6 +25,7 @@ from shortlist.runs.local_training import run_locally
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.refresh_runs import run_refresh_locally
 from shortlist.runs.runs_folder import RunsFolder
+from shortlist.spec.data import GeneratedSource
 from shortlist.spec.spec import Spec
 from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import read_json
@@ -50,6 +51,12 @@ def run_drill(spec: Spec, runs: Path, slates_per_day: int = SLATES_PER_DAY) -> D
     if (runs / "stores").exists():
         raise ShortlistError(f"{runs}: a drill needs a new folder; delete this one, or choose another with RUNS=")
     start = time.monotonic()
+    source = spec.data.source
+    if isinstance(source, GeneratedSource) and source.days <= TRAIN_DAYS:
+        raise ShortlistError(
+            f"spec '{spec.name}': data.source.days: got {source.days}; wanted more than {TRAIN_DAYS}, on which the"
+            " first model is trained"
+        )
     loop = _DrillLoop(spec, runs, slates_per_day)
     try:
         loop.begin()
@@ -74,6 +81,7 @@ class _DrillLoop:
         self.world = DrillWorld(spec)
         self.state = RunsFolder.open(runs)
         self.days: list[DrillDay] = []
+        self._promotions: list[LoopEvent] = []
         self._context = RunContext(name=spec.name, stores=str(self.state.stores))
         self.deployer = LocalDeployer(self._context, spec.serving, spec.gates, spec.runtime, spec.data.labels)
         self.users = DrillUsers(self.deployer, self._context, self.world, spec, TRAIN_DAYS, slates_per_day)
@@ -113,6 +121,9 @@ class _DrillLoop:
             day = monitor(last_day)
         *earlier_reports, _ = self.monitoring_job.monitoring_store.reports(newest=last_day - first_day + 1)
         self.days += [DrillDay(number, report, None) for number, report in enumerate(earlier_reports, first_day)]
+        if day.new_version is not None:
+            begin = self.world.date_of(self.users.next_day)
+            self._promotions.append(LoopEvent(day=begin, kind="promoted", version=day.new_version))
         self.days.append(day)
         if self.users.next_day < self.world.source.days:
             self._refresh()
@@ -128,12 +139,7 @@ class _DrillLoop:
     def rewards(self) -> PolicyRewards:
         """Return what all policies earned, with the faults and promotions."""
         drifts = [LoopEvent(day=self.world.date_of(drift.from_day), kind=drift.kind) for drift in self.world.drifts]
-        promotions = [
-            LoopEvent(day=self.world.date_of(day.number + 1), kind="promoted", version=day.new_version)
-            for day in self.days
-            if day.new_version is not None
-        ]
-        return PolicyRewards(days=tuple(self.users.rewards), events=(*drifts, *promotions))
+        return PolicyRewards(days=tuple(self.users.rewards), events=(*drifts, *self._promotions))
 
     def _monitor_step_by_step(self, number: int) -> DrillDay:
         """Monitor, and train and roll out when the decision is to retrain."""
@@ -147,9 +153,10 @@ class _DrillLoop:
         collect_locally(self._spec, self._runs)
         run_locally(self._spec, None, self._runs, decision=decision)
         self.console.print()
-        return DrillDay(
-            number, report, decision, trained=True, promoted=self._retraining_of(decision).state == "promoted"
-        )
+        retraining = self._retraining_of(decision)
+        is_promoted = retraining.state == "promoted"
+        new_version = retraining.version if is_promoted else None
+        return DrillDay(number, report, decision, True, is_promoted, new_version=new_version)
 
     def _monitor_by_graph(self, number: int) -> DrillDay:
         """Run the monitoring graph once."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
@@ -23,7 +24,7 @@ from shortlist.data.world.random_streams import Ints
 from shortlist.data.world.traffic import SLOTS
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.world import DrillWorld
-from shortlist.loop.in_process_release import InProcessRelease
+from shortlist.loop.in_process_release import DayHistories, InProcessRelease
 from shortlist.loop.policies import FROZEN, LOOP, slate_matrix
 from shortlist.loop.policy_rewards import PolicyDay, measure_policies
 from shortlist.rollout.local.stack import Stack
@@ -40,6 +41,8 @@ from shortlist.tracking.run_context import RunContext
 
 SLATES_PER_DAY: Final = 1_000
 """Expected slates of a day on which three in ten seen items are clicked."""
+MAX_FAILED_SHARE: Final = 0.1
+"""Largest share of a day's requests that may get no slate; each user then sees nothing, and comes back."""
 _CONCURRENT_REQUESTS: Final = 8
 _TIMEOUT_SECONDS: Final = 30.0
 _REQUESTS_PER_REPORT: Final = 100
@@ -51,6 +54,15 @@ _MAX_LOG_SECONDS: Final = 60.0
 """Longest wait for the answers to appear in the prediction log."""
 _CANARY_PHASES: Final = frozenset({Phase.SHIFTING, Phase.WATCHING})
 """Phases in which some users get the candidate."""
+
+
+@dataclass
+class _PlayedDay:
+    """What users asked for on a day, and the slates that they got and would have got, part by part."""
+
+    requests: list[Requests] = field(default_factory=list)
+    slates: list[Ints] = field(default_factory=list)
+    frozen_slates: list[Ints] = field(default_factory=list)
 
 
 class DrillUsers:
@@ -76,15 +88,13 @@ class DrillUsers:
         """Number of the next day to play."""
         self.rewards: list[PolicyDay] = []
         """What all policies earned on the days so far."""
-        self.failures: Counter[str] = Counter()
-        """Requests that got no slate, by the reason."""
 
     def play_day(self, number: int) -> None:
         """Let users ask for a day, and send what they did as events.
 
         Raises:
-            ShortlistError: The stack is not running, no request of the day is answered, events are refused, or the
-                answers are not logged.
+            ShortlistError: The stack is not running, more than a tenth of the day's requests got no slate, events are
+                refused, or the answers are not logged.
         """
         stack = self._stack()
         champion = self._champion()
@@ -92,18 +102,22 @@ class DrillUsers:
             self._frozen = champion
         log = LogFollower(ServingLog.on_disk(self._deployer.paths.predictions, ANSWER_SCHEMA), ["track"])
         _count_logged(log)  # what was logged before
-        requests, slates = asyncio.run(self._play(stack, number + 1.0))
-        answered = int((slates >= 0).any(axis=1).sum())
-        if not answered:
-            raise ShortlistError(
-                f"{stack.url}: answered none of {len(slates):,} requests of a day: {self.failures.most_common(1)}; see"
-                f" the servers' logs in {self._deployer.paths.logs}"
-            )
-        frozen = self._frozen.answer(self._frozen.slate_requests(requests.frame(self._world.source), SENT_COLUMNS))
-        shown = {LOOP: slates, FROZEN: slate_matrix([answer.slate.items for answer in frozen], SLOTS)}
-        self.rewards += measure_policies(self._users, number, requests, shown, champion.stages.retriever)
-        self._wait_for_log(log, answered)
+        failures: Counter[str] = Counter()
+        day = asyncio.run(self._play(stack, number + 1.0, self._frozen, failures))
         self.next_day = number + 1
+        if not day.requests:
+            return
+        requests, failed = Requests.concatenate(day.requests), failures.total()
+        asked = requests.user.size
+        if failed > MAX_FAILED_SHARE * asked:
+            (reason, count), *_ = failures.most_common(1)
+            raise ShortlistError(
+                f"{stack.url}: {failed:,} of {asked:,} requests of a day got no slate, {count:,} of them because of"
+                f" {reason}; see the servers' logs in {self._deployer.paths.logs}"
+            )
+        shown = {LOOP: np.concatenate(day.slates), FROZEN: np.concatenate(day.frozen_slates)}
+        self.rewards += measure_policies(self._users, number, requests, shown, champion.stages.retriever)
+        self._wait_for_log(log, asked - failed)
 
     def _stack(self) -> Stack:
         stack = Stack.connect(self._deployer.paths)
@@ -117,26 +131,38 @@ class DrillUsers:
             raise ShortlistError(f"spec '{self._run.name}': no version serves, so that users have nothing to see")
         return InProcessRelease.open(self._run, version, self._spec.data)
 
-    async def _play(self, stack: Stack, until: float) -> tuple[Requests, Ints]:
-        """Return the requests of a day, and the slates that the gateway answered; users reacted to each."""
+    async def _play(self, stack: Stack, until: float, frozen: InProcessRelease, failures: Counter[str]) -> _PlayedDay:
+        """Return the requests of a day with the slates that the gateway answered; users reacted to each."""
         endpoint = stack.backend_endpoint()
         headers = {"authorization": f"Bearer {endpoint.token}", "content-type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-        all_requests, all_slates = [], []
+        day, seen_today = _PlayedDay(), DayHistories()
         async with aiohttp.ClientSession(stack.url, headers=headers, timeout=timeout) as session:
             with ShortlistClient(stack.url, _TIMEOUT_SECONDS, endpoint.token) as client:
                 while (asking := self._users.ask(until)).user.size:
                     for requests in asking.split(_REQUESTS_PER_REPORT):  # events must not come too late to count
                         sent = requests.frame(self._world.source)
-                        slates = await self._ask_for_slates(session, endpoint.model, sent)
+                        slates = await self._ask_for_slates(session, endpoint.model, sent, failures)
+                        answers = frozen.answer(frozen.slate_requests(sent, SENT_COLUMNS, seen_today))
                         events = self._users.answer(requests, slates)
                         await asyncio.to_thread(self._send_events, client, events)
-                        all_requests.append(requests)
-                        all_slates.append(slates)
-        return Requests.concatenate(all_requests), np.concatenate(all_slates)
+                        seen_today.add(events.filter("seen"))
+                        day.requests.append(requests)
+                        day.slates.append(slates)
+                        day.frozen_slates.append(slate_matrix([answer.slate.items for answer in answers], SLOTS))
+        return day
 
-    async def _ask_for_slates(self, session: aiohttp.ClientSession, model: str, sent: pl.DataFrame) -> Ints:
-        """Return the items of the slates, shape (requests, places); no items where there is no answer."""
+    async def _ask_for_slates(
+        self, session: aiohttp.ClientSession, model: str, sent: pl.DataFrame, failures: Counter[str]
+    ) -> Ints:
+        """Return the items of the slates, shape (requests, places); no items, and a failure, where there is no answer.
+
+        Args:
+            session: Connections to the gateway.
+            model: Name of the model.
+            sent: What the requests send.
+            failures: Reasons are counted here.
+        """
         free_slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
         path, item = inference_path(recommend_model(model)), self._spec.data.item
         assert item is not None
@@ -148,22 +174,23 @@ class DrillUsers:
             body = prepare(inputs, "json", recommend_model(model), output=item).body
             headers = {REQUEST_ID_HEADER: _request_id(sent["request_id"][row]), USER_HEADER: str(sent["user_id"][row])}
             async with free_slots:
-                return pl.Series(await self._post(session, path, body, headers), dtype=pl.Int64)
+                return pl.Series(await self._post(session, path, body, headers, failures), dtype=pl.Int64)
 
         return slate_matrix(await asyncio.gather(*map(ask, range(sent.height))), SLOTS)
 
-    async def _post(self, session: aiohttp.ClientSession, path: str, body: bytes, headers: dict[str, str]) -> Any:
+    async def _post(
+        self, session: aiohttp.ClientSession, path: str, body: bytes, headers: dict[str, str], failures: Counter[str]
+    ) -> Any:
         """Return the items of an answer; none, and a failure is counted, where there is none."""
         try:
             async with session.post(path, data=body, headers=headers) as response:
                 content = orjson.loads(await response.read())
                 if response.status == 200:
-                    return next(
-                        output["data"] for output in content["outputs"] if output["name"] == self._spec.data.item
-                    )
-                self.failures[f"{response.status}: {content.get('error')}"] += 1
+                    outputs = {output["name"]: output["data"] for output in content["outputs"]}
+                    return outputs[self._spec.data.item]
+                failures[f"{response.status}: {content.get('error')}"] += 1
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
-            self.failures[f"{type(error).__name__}: {error}"] += 1
+            failures[f"{type(error).__name__}: {error}"] += 1
         return []
 
     def _input_values(self, values: pl.Series) -> Any:

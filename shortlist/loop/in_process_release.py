@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
@@ -34,6 +35,35 @@ class ReleaseAnswer(NamedTuple):
     slate: Slate
     best_slate: Slate
     """The same slate where no place was drawn."""
+
+
+class DayHistories:
+    """What users saw on the present day, which servers read from their live logs."""
+
+    def __init__(self) -> None:
+        self._events: pl.DataFrame | None = None
+        """Users, sorted, and their events in the order in which they happened."""
+
+    def add(self, seen: pl.DataFrame) -> None:
+        """Add rows that users saw: `user_id`, `item_id`, `event_time` and `is_click`."""
+        events = seen.select(
+            pl.col("user_id", "item_id").cast(pl.Int64), Columns.TIME, pl.col("is_click").cast(pl.Boolean)
+        )
+        events = events if self._events is None else pl.concat([self._events, events])
+        self._events = events.sort("user_id", maintain_order=True).rechunk()
+
+    def of_users(self, users: Sequence[int]) -> list[UserHistory | None]:
+        """Return the history of each user, None of one who saw nothing."""
+        if self._events is None:
+            return [None] * len(users)
+        known_users, *columns = self._events
+        numbers = known_users.to_numpy()
+        first = np.searchsorted(numbers, users)
+        counts = np.searchsorted(numbers, users, side="right") - first
+        return [
+            UserHistory(*(column.slice(start, count) for column in columns)) if count else None
+            for start, count in zip(first.tolist(), counts.tolist(), strict=True)
+        ]
 
 
 class InProcessRelease:
@@ -70,20 +100,21 @@ class InProcessRelease:
         return cls(version, stages, PairScorer(registry.fetch(version).folder, views, moment, stages.item_values))
 
     def slate_requests(
-        self, sent: pl.DataFrame, context: Collection[str], histories: Sequence[UserHistory | None] | None = None
+        self, sent: pl.DataFrame, context: Collection[str], seen_today: DayHistories
     ) -> list[SlateRequest]:
         """Return the requests of users of a generated world as a server reads them.
 
         Args:
             sent: One row per request: `request_id`, `user_id`, `event_time`, and the columns that applications send.
             context: Names of the columns that they send (`retrieval.context`).
-            histories: What each user saw since the release was made, for filters that read it.
+            seen_today: What users saw on the day of the requests, for filters and sources that read it.
         """
         users = sent["user_id"].to_list()
-        if histories is not None:
+        histories: list[UserHistory | None] = [None] * len(users)
+        if self.stages.window is not None:
             histories = [
                 merge_histories(self.stages.find_user_history(user), history)
-                for user, history in zip(users, histories, strict=True)
+                for user, history in zip(users, seen_today.of_users(users), strict=True)
             ]
         names = [name for name in context if name in sent.columns]
         return [
@@ -93,7 +124,7 @@ class InProcessRelease:
             )
             for row, user, user_context, history in zip(
                 sent.iter_rows(named=True), users, self.stages.find_user_contexts(users),
-                histories or [None] * len(users), strict=True,
+                histories, strict=True,
             )
         ]  # fmt: skip
 

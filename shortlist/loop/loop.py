@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from monitoring.retraining.training_starts import newest_scheduled_time
-from shortlist.contracts import Columns, ShortlistError
+from shortlist.contracts import ShortlistError
 from shortlist.data.collected import CollectedLog
 from shortlist.data.world.answering_world import AnsweringWorld, Requests
 from shortlist.data.world.random_streams import Ints
 from shortlist.data.world.traffic import SLOTS
 from shortlist.deployment.registration import promote
 from shortlist.loop.collected_day import EXPLORED, VERSION, publish_day
-from shortlist.loop.in_process_release import InProcessRelease
+from shortlist.loop.in_process_release import DayHistories, InProcessRelease
 from shortlist.loop.loop_page import loop_table, write_loop
 from shortlist.loop.loop_record import Loop
 from shortlist.loop.policies import FROZEN, LOOP, Policy, slate_matrix
@@ -38,8 +38,6 @@ from shortlist.loop.policy_rewards import LoopEvent, PolicyDay, measure_policies
 from shortlist.runs.local_training import NOT_MEASURED, run_locally
 from shortlist.runs.refresh_runs import run_refresh_locally
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.slates.filters.base import UserHistory
-from shortlist.slates.recommender import SlateRequest
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.spec import Spec
 from shortlist.tracking.run_context import RunContext
@@ -185,7 +183,7 @@ class LivedLoop:
         for drift in self.source.drifts:
             if drift.from_day == day:
                 self._events.append(LoopEvent(day=self.date_of(day), kind=drift.kind))
-        lived, histories = _Day(), _Histories()
+        lived, histories = _Day(), DayHistories()
         while (requests := self.world.ask(day + 1.0)).user.size:
             self._serve(requests, lived, histories)
         if lived.requests:
@@ -248,16 +246,18 @@ class LivedLoop:
         assert version is not None
         self._champion = InProcessRelease.open(self.context, version, self.spec.data)
 
-    def _serve(self, requests: Requests, lived: _Day, histories: _Histories) -> None:
+    def _serve(self, requests: Requests, lived: _Day, histories: DayHistories) -> None:
         assert self._champion is not None and self._frozen is not None
         sent = requests.frame(self.source)
         began = time.perf_counter()
-        answers = self._champion.answer(self._slate_requests(self._champion, sent, histories))
+        assert self.spec.retrieval is not None
+        context = self.spec.retrieval.context
+        answers = self._champion.answer(self._champion.slate_requests(sent, context, histories))
         self._answer_seconds += time.perf_counter() - began
         self._answered += len(answers)
         frozen = answers
         if self._frozen is not self._champion:
-            frozen = self._frozen.answer(self._slate_requests(self._frozen, sent, histories))
+            frozen = self._frozen.answer(self._frozen.slate_requests(sent, context, histories))
         slates = slate_matrix([answer.slate.items for answer in answers], SLOTS)
         events = self.world.answer(requests, slates)
         explored = pl.DataFrame(
@@ -272,16 +272,6 @@ class LivedLoop:
         if self._champion.stages.window is not None or self._frozen.stages.window is not None:
             histories.add(events.filter("seen"))
 
-    def _slate_requests(
-        self, release: InProcessRelease, sent: pl.DataFrame, histories: _Histories
-    ) -> list[SlateRequest]:
-        """Return requests as an application sends them, with the user's history as a server has it."""
-        retrieval, seen_today = self.spec.retrieval, None
-        assert retrieval is not None
-        if release.stages.window is not None:
-            seen_today = histories.of_users(sent["user_id"].to_list())
-        return release.slate_requests(sent, retrieval.context, seen_today)
-
     def _measure(self, day: int, lived: _Day) -> None:
         """Add the expected rewards of all policies on the day's requests."""
         assert self._champion is not None
@@ -291,33 +281,6 @@ class LivedLoop:
         greedy = self.world.expected_rewards(requests, np.concatenate(lived.best_slates))
         self._given_up += float((greedy - self.world.expected_rewards(requests, slates[LOOP])).sum())
         self._greedy_reward += float(greedy.sum())
-
-
-class _Histories:
-    """What users saw on the present day, which servers read from their live logs."""
-
-    def __init__(self) -> None:
-        self._events: pl.DataFrame | None = None
-        """Users, sorted, and their events in the order in which they happened."""
-
-    def add(self, seen: pl.DataFrame) -> None:
-        events = seen.select(
-            pl.col("user_id", "item_id").cast(pl.Int64), Columns.TIME, pl.col("is_click").cast(pl.Boolean)
-        )
-        events = events if self._events is None else pl.concat([self._events, events])
-        self._events = events.sort("user_id", maintain_order=True).rechunk()
-
-    def of_users(self, users: Sequence[int]) -> list[UserHistory | None]:
-        if self._events is None:
-            return [None] * len(users)
-        known_users, *columns = self._events
-        numbers = known_users.to_numpy()
-        first = np.searchsorted(numbers, users)
-        counts = np.searchsorted(numbers, users, side="right") - first
-        return [
-            UserHistory(*(column.slice(start, count) for column in columns)) if count else None
-            for start, count in zip(first.tolist(), counts.tolist(), strict=True)
-        ]
 
 
 def _is_due(cron: str | None, day: date) -> bool:

@@ -69,7 +69,7 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     _check_rewards(facts["rewards"], days=8)
 
     # One run of the monitoring graph, which was told no cause, collected, decided, trained and rolled out.
-    trained = next(path.parent for path in sorted(runs.glob("*-watch/summary.json")) if _is_promoted(path))
+    trained = next(path.parent for path in sorted(runs.glob("*-watch/summary.json")) if _is_blessed(path))
     events = [json.loads(line) for line in (trained / "events.jsonl").read_text().splitlines()]
     steps = [event["name"] for event in events if event["event"] == "done"]
     assert [name for name in steps if name in CHAIN] == list(CHAIN)
@@ -95,12 +95,14 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     assert {"stable", "canary"} == set(rows[Columns.SERVED_TRACK])
     assert {1, 2} <= set(rows[Columns.SERVED_VERSION])
     assert rows.filter(pl.col(Columns.SERVED_TRACK) == "canary", pl.col(Columns.SERVED_VERSION) == 1).is_empty()
+    until = datetime.fromisoformat(scenario["alarm_at"])  # of the window that the training was decided on
+    assert rows.filter(pl.col(Columns.TIME) < until).height == scenario["collected_rows_trained_on"]
     # Users see half of their slates; what nobody saw is no negative.
     slates = sum(day["slates"] for day in facts["rewards"]["days"] if day["policy"] == "loop")
     assert 2 * slates < rows.height < 8 * slates
 
 
-def _is_promoted(summary: Path) -> bool:
+def _is_blessed(summary: Path) -> bool:
     return json.loads(summary.read_text())["blessed"] is not None
 
 
@@ -138,5 +140,7 @@ def test_a_broken_column_and_a_collapse_page_and_train_nobody(tmp_path: Path) ->
 
 
 def test_a_world_that_does_not_break_is_no_drill(tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match="got 10; wanted more than 10"):
+        run_drill(smaller({"kind": "new_items", "from_day": 9}, days=10), tmp_path / "runs")
     with pytest.raises(ShortlistError, match="'drill': wanted data\\.source of kind generated with drifts"):
         run_drill(smaller(days=12), tmp_path / "runs")

@@ -129,7 +129,14 @@ class AnsweringWorld:
         Args:
             until: Days since the first day's midnight, a fraction of a day weighted by the hours of visits.
         """
+        while (requests := self._ask_once(until)) is None:
+            pass
+        return requests
+
+    def _ask_once(self, until: float) -> Requests | None:
+        """Return the next requests; None where all users who were due stayed away."""
         users = np.flatnonzero(self._next < until)
+        is_over = not users.size
         users = users[np.argsort(self._next[users], kind="stable")]
         moments = self._next[users]
         self._next[users] = np.inf
@@ -139,6 +146,8 @@ class AnsweringWorld:
         surface, device = draw_contexts(self._random, self.world, users)
         numbers = np.arange(self._asked, self._asked + users.size)
         self._asked += users.size
+        if not users.size and not is_over:
+            return None
         return Requests(numbers, self._clock(moments), users, surface, device)
 
     def answer(self, requests: Requests, slates: Ints) -> pl.DataFrame:

@@ -15,6 +15,8 @@ CheckStatus = Literal["ok", "wait", "breach", "skipped"]
 
 SLOW_SHARE: Final = 0.01
 """Share of answers that may exceed a limit on the 99th percentile."""
+_LOADED_SHARE: Final = 0.5
+"""Share of `max_p99_ms` from which the stable track's p99 at an earlier step says that the machine is loaded."""
 SCORE_BINS: Final = 10
 MIN_SCORES: Final = 50
 """Fewest scores of each track before distributions are compared."""
@@ -118,7 +120,7 @@ def latency(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult
     `max_p99_ms` counts: latencies of different times depend on the machine more than on the model. When the stable
     track itself exceeds `max_p99_ms`, the machine is the cause: a canary within the multiple then waits. At 100 % a
     canary above `max_p99_ms` also waits while it is within the multiple of what the stable track had at an earlier
-    step.
+    step, if that was half of `max_p99_ms` or more.
     """
     limits, canary, stable_track = policy.guardrails, evidence.at_step(step).canary, evidence.at_step(step).stable
     has_enough = stable_track.judged_requests >= policy.min_requests
@@ -135,13 +137,17 @@ def latency(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult
         reason = f"p99 latency {p99:.1f} ms > {limit:.1f} ms: {slow:,} of {total:,} answers are slower ({stable_text})"
         if is_slow(stable_track, policy) and not _slower_than_stable(canary, stable_track, limits):
             return CheckResult("latency", "wait", f"{reason}; the stable track is as slow", numbers)
-        latest_stable = evidence.latest_stable(step, policy.min_requests) if policy.steps[step] == 100 else None
+        latest_stable = evidence.latest_stable(step - 1, policy.min_requests) if policy.steps[step] == 100 else None
         if latest_stable is None:
             return CheckResult("latency", "breach", reason, numbers)
         earlier_step, earlier_stable = latest_stable
         is_slower = _slower_than_stable(canary, earlier_stable, limits)
-        earlier_text = _describe_earlier_stable(earlier_stable, policy.steps[earlier_step], is_slower, policy)
-        return CheckResult("latency", "breach" if is_slower else "wait", f"{reason}; {earlier_text}", numbers)
+        is_loaded = (earlier_stable.p99_ms or 0.0) >= _LOADED_SHARE * limits.max_p99_ms
+        earlier_text = _describe_earlier_stable(
+            earlier_stable, policy.steps[earlier_step], is_slower, is_loaded, policy
+        )
+        status: CheckStatus = "wait" if is_loaded and not is_slower else "breach"
+        return CheckResult("latency", status, f"{reason}; {earlier_text}", numbers)
     reason = f"p99 latency {p99:.1f} ms, limit {limit:.1f} ms ({stable_text}, {total:,} answers)"
     return CheckResult("latency", "ok", reason, numbers)
 
@@ -153,11 +159,15 @@ def is_slow(track: TrackEvidence, policy: Canary) -> bool:
     return lower_bound(slow, total, limits.confidence) > SLOW_SHARE
 
 
-def _describe_earlier_stable(stable: TrackEvidence, percent: int, is_slower: bool, policy: Canary) -> str:
+def _describe_earlier_stable(
+    stable: TrackEvidence, percent: int, is_slower: bool, is_loaded: bool, policy: Canary
+) -> str:  # fmt: skip
     limits = policy.guardrails
     p99_text = f"at {percent} % the stable track had {stable.p99_ms:.1f} ms on this machine"
     if is_slower:
         return f"{p99_text}, and the canary has more than {limits.max_latency_ratio:g} times as much"
+    if not is_loaded:
+        return f"{p99_text}, so that the machine is not the cause"
     if is_slow(stable, policy):
         p99_text = f"{p99_text}, itself above max_p99_ms ({limits.max_p99_ms:g})"
     return f"{p99_text}, and the canary is within {limits.max_latency_ratio:g} times that: the load may be the cause"

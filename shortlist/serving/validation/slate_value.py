@@ -130,7 +130,9 @@ def _read_truth(data: Data, requests: pl.DataFrame, reward: str) -> TrueValues |
     is_generated = {*CONTEXT} <= {*requests.columns} and requests["user_id"].is_between(
         FIRST_USER, FIRST_USER + source.users - 1
     ).all()
-    return TrueValues(source, requests.select(CONTEXT)) if is_generated else None
+    if not is_generated or requests.select(CONTEXT).null_count().sum_horizontal().item():
+        return None  # of a column that was broken, the world's value is not known
+    return TrueValues(source, requests.select(CONTEXT))
 
 
 def write_slate_value(

@@ -212,7 +212,9 @@ class RolloutInvariants:
         text = world.store.texts_by_name.get(f"{record.id}/{EVIDENCE}")
         self.expect(text is not None, "evidence", "a rollout is over without its evidence")
         verdict = RolloutVerdict.model_validate_json(text or "")
-        self.expect(verdict.verdict == state.phase.value, "evidence", f"{verdict.verdict} of {state.phase}")
+        of_return = {"promoted": "returned", "rolled_back": "return_failed", "aborted": "return_aborted"}
+        expected = of_return[state.phase.value] if record.returning else state.phase.value
+        self.expect(verdict.verdict == expected, "evidence", f"{verdict.verdict} of {state.phase}")
         if state.phase is Phase.PROMOTED:
             self.check_promotion(state)
             self.expect(route == Route(stable=state.candidate), "alias and route", f"{route} after a promotion")

@@ -170,6 +170,18 @@ def test_rows_that_an_event_says_were_not_seen_are_no_negatives(shop: Shop) -> N
     assert (counts.rows, counts.without_outcome) == (3, 2)
 
 
+def test_late_and_early_events_about_what_was_not_seen_change_no_row(shop: Shop) -> None:
+    """The same whether the batch ends soon after the answer, or holds later requests."""
+    shop.answer({"request_id": "a"}, {"request_id": "b"}, {"request_id": "c", "time": NOON + minutes(60)})
+    shop.outcome(
+        {"request_id": "a", "row": 0, "label": None, "seen": False, "time": NOON + minutes(30)},
+        {"request_id": "b", "row": 0, "label": None, "seen": False, "received": NOON - minutes(60)},
+        {"request_id": "b", "row": 1, "label": 0, "seen": False},  # an outcome tells more
+    )
+    counts = shop.collect(minutes(120)).batches[0].counts
+    assert (counts.rows, counts.late_outcomes, counts.early_outcomes) == (6, 0, 0)
+
+
 def test_live_counts_take_rows_for_shown_and_so_does_the_training(shop: Shop) -> None:
     shop.answer({"request_id": "a", "counts_delay_ms": 5.0})
     shop.outcome({"request_id": "a", "row": 0, "label": None, "seen": False})

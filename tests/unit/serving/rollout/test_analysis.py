@@ -284,6 +284,15 @@ def test_at_100_percent_only_the_absolute_limit_holds_for_nobody_is_there_to_com
     )
 
 
+def test_at_100_percent_a_slow_canary_on_a_quiet_machine_is_rolled_back() -> None:
+    on_quiet_machine = with_step(1, stable=track(10_000, 5_000, 170.0))
+    last_step = StepEvidence(track(0, users=0), track(290, 145, 505.0))
+    evidence = replace(on_quiet_machine, steps=(*on_quiet_machine.steps[:LAST], last_step))
+    slow = analyze_step(evidence, POLICY, LAST, 20, WELL)
+    assert (slow.decision, statuses_not_ok(slow)) == ("roll_back", {"latency": "breach"})
+    assert slow.reason.endswith("ms on this machine, so that the machine is not the cause")
+
+
 @pytest.mark.parametrize(("stable_ms", "reason"), [(386.0, ""), (815.0, ", itself above max_p99_ms (500)")])
 def test_at_100_percent_a_canary_on_a_machine_where_the_stable_track_was_slow_is_held(
     stable_ms: float, reason: str
