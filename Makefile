@@ -151,7 +151,7 @@ rollback: $(READY) ## abort the rollout under way; with none, return to the prev
 watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it
 	@$(BIN)/shortlist watch "$(SPEC)" $(if $(DATA),--data "$(DATA)") $(if $(EVERY),--every $(EVERY)) --runs "$(RUNS)"
 
-drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (under ten minutes)
+drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (about half an hour)
 	@rm -rf "$(RUNS)/drill"
 	@$(BIN)/shortlist drill --runs "$(RUNS)/drill"
 

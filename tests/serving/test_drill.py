@@ -36,7 +36,7 @@ def smaller(*drifts: dict[str, Any], days: int) -> Spec:
     del spec["retrieval"]["sources"]["towers"]
     spec["retrieval"] |= {"candidates": 100, "simulated_requests": 50}
     spec["gates"] |= {"min_test_rows": 500, "max_auc_drop": 0.1}
-    spec["monitoring"] |= {"pages": "none"}
+    spec["monitoring"] |= {"pages": "none", "retrain": {"cooldown_hours": 240}}  # one training shows it
     spec["serving"]["log"] |= {"feature_sampling": 1.0}
     return patient(spec)
 
