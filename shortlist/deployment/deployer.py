@@ -130,10 +130,10 @@ class Deployer:
             return TrainingOutcome("held", None, "Nothing to roll out: no candidate passed the gates.")
         number = int(version)
         if not with_rollout:
-            kept = (
+            notice = (
                 f"Version {version} was not rolled out, as --no-rollout says; make deploy-canary SPEC={self.name} does."
             )
-            return TrainingOutcome("not_promoted", number, kept)
+            return TrainingOutcome("not_promoted", number, notice)
         try:
             connection = self._connection()
             if connection is None:

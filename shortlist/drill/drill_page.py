@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import computed_field
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +18,7 @@ from monitoring.pages.status_page import page_templates
 from monitoring.pages.status_plots import draw_measure
 from monitoring.windows.records import RetrainAction, WindowReport
 from shortlist.loop.loop_page import regret_plot, reward_plot
-from shortlist.loop.policy_rewards import PolicyRewards
+from shortlist.loop.policy_rewards import LoopRecord, PolicyRewards
 from shortlist.report.figures import DASHES, INK, Plot, figure_panels, plot
 from shortlist.rollout.page import NO_NUMBER, format_name
 from shortlist.storage.artefacts import write_json, write_text
@@ -33,12 +33,7 @@ TEMPLATE: Final = "drill.html.j2"
 ScenarioName = Literal["new_items", "changed_tastes", "broken_column", "volume_collapse"]
 
 
-class _DrillRecord(BaseModel):
-    # NaN and infinity are no JSON: unknown numbers are None.
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Kpi(_DrillRecord):
+class Kpi(LoopRecord):
     """The champion's mean hit rate before, during and after a fault; None where no window has one."""
 
     before: float | None
@@ -46,7 +41,7 @@ class Kpi(_DrillRecord):
     after: float | None
 
 
-class Scenario(_DrillRecord):
+class Scenario(LoopRecord):
     """One injected fault, and the loop's response to it."""
 
     name: ScenarioName
@@ -75,7 +70,7 @@ class Scenario(_DrillRecord):
         return None if self.alarm_at is None else (self.alarm_at - self.injected_at) / timedelta(hours=1)
 
 
-class Drill(_DrillRecord):
+class Drill(LoopRecord):
     """The result of a drill: its scenarios and windows."""
 
     scenarios: tuple[Scenario, ...]

@@ -108,16 +108,16 @@ class DrillUsers:
         if not day.requests:
             return
         requests, failed = Requests.concatenate(day.requests), failures.total()
-        asked = requests.user.size
-        if failed > MAX_FAILED_SHARE * asked:
+        request_count = requests.user.size
+        if failed > MAX_FAILED_SHARE * request_count:
             (reason, count), *_ = failures.most_common(1)
             raise ShortlistError(
-                f"{stack.url}: {failed:,} of {asked:,} requests of a day got no slate, {count:,} of them because of"
-                f" {reason}; see the servers' logs in {self._deployer.paths.logs}"
+                f"{stack.url}: {failed:,} of {request_count:,} requests of a day got no slate, {count:,} of them"
+                f" because of {reason}; see the servers' logs in {self._deployer.paths.logs}"
             )
         shown = {LOOP: np.concatenate(day.slates), FROZEN: np.concatenate(day.frozen_slates)}
         self.rewards += measure_policies(self._users, number, requests, shown, champion.stages.retriever)
-        self._wait_for_log(log, asked - failed)
+        self._wait_for_log(log, request_count - failed)
 
     def _stack(self) -> Stack:
         stack = Stack.connect(self._deployer.paths)

@@ -14,7 +14,8 @@ class DrillWorld:
     """The days of a spec's generated world, counted from 0.
 
     Raises:
-        ShortlistError: The spec reads files, plants no drift, or breaks a column that requests do not send.
+        ShortlistError: The spec reads files, plants no drift, breaks a column that requests do not send, or declares
+            no retrieval.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -32,6 +33,11 @@ class DrillWorld:
                     f"spec '{spec.name}': data.source.drifts: a drill breaks columns that its users send; got"
                     f" '{drift.column}', wanted {' or '.join(SENT_COLUMNS)}"
                 )
+
+        if spec.retrieval is None:
+            raise ShortlistError(
+                f"spec '{spec.name}': declares no retrieval; the users of a drill see what a release recommends"
+            )
 
     def date_of(self, number: int) -> date:
         """Return the date of a day."""

@@ -30,7 +30,7 @@ LAST_DAYS: Final = 7
 
 
 class LoopRecord(BaseModel):
-    """Base of the records of a loop: frozen, without unknown fields, and numbers are finite."""
+    """Base of the records of a loop: frozen, without unknown fields; NaN and infinity are no JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -93,8 +93,8 @@ class PolicyRewards(LoopRecord):
 
     def cumulated_regret(self, policy: Policy) -> list[float]:
         """Return the clicks missed until the end of each day."""
-        best, own = (self._clicks(name) for name in (BEST_POSSIBLE, policy))
-        return list(accumulate(possible - clicks for possible, clicks in zip(best, own, strict=True)))
+        clicks_by_day = zip(self._clicks(BEST_POSSIBLE), self._clicks(policy), strict=True)
+        return list(accumulate(possible - clicks for possible, clicks in clicks_by_day))
 
     def _clicks(self, policy: Policy) -> Sequence[float]:
         return [day.reward_per_slate * day.slates for day in self.days if day.policy == policy]

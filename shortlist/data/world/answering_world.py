@@ -86,7 +86,7 @@ class Requests:
         return rows
 
     def _broken_values(self, source: GeneratedSource, place: int, drift: Drift, values: pl.Series) -> pl.Series:
-        """Return a column with null for requests of which the drift breaks it; the same requests at each call."""
+        """Return a column with null where the drift breaks it; the same requests for the same part of a day."""
         is_broken = np.zeros(values.len(), np.bool_)
         for day, rows in rows_by_day(self.time_us):
             if drift.holds_on(day):

@@ -101,6 +101,16 @@ def test_a_drill_breaks_only_columns_that_its_users_send() -> None:
         DrillWorld(cast(Any, spec))
 
 
+def test_a_drill_needs_releases_that_recommend() -> None:
+    drift = Drift(kind="changed_tastes", from_day=3)
+    source = GeneratedSource(kind="generated", days=DAYS, drifts=(drift,))
+    spec = SimpleNamespace(name="drill", retrieval=None, data=SimpleNamespace(source=source))
+    with pytest.raises(
+        ShortlistError, match="declares no retrieval; the users of a drill see"
+    ):
+        DrillWorld(cast(Any, spec))
+
+
 def test_without_a_rollout_no_further_day_is_played(tmp_path: Path) -> None:
     users = Users(tmp_path)
     for phase in (None, Phase.LOAD_TESTING, Phase.PROMOTED, Phase.ROLLING_BACK):
