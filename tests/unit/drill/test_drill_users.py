@@ -105,9 +105,7 @@ def test_a_drill_needs_releases_that_recommend() -> None:
     drift = Drift(kind="changed_tastes", from_day=3)
     source = GeneratedSource(kind="generated", days=DAYS, drifts=(drift,))
     spec = SimpleNamespace(name="drill", retrieval=None, data=SimpleNamespace(source=source))
-    with pytest.raises(
-        ShortlistError, match="declares no retrieval; the users of a drill see"
-    ):
+    with pytest.raises(ShortlistError, match="declares no retrieval; the users of a drill see"):
         DrillWorld(cast(Any, spec))
 
 
