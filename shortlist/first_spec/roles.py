@@ -20,7 +20,8 @@ from shortlist.spec.log_shape import Positive
 
 _LABEL_PATTERNS: Final = (
     r"^(is_)?click(ed|s)?$", r"^label$", r"^target$", r"click", r"convert|conversion|purchase|bought|buy|order",
-    r"install|watched|play(ed)?$", r"like", r"view",
+    r"install|watched|play(ed)?$", r"open(ed|s)?$|tap(ped|s)?$", r"appl(y|ied)$|book(ed|ing)?$|subscrib|rent(ed)?$",
+    r"like", r"view",
 )  # fmt: skip
 _ANSWERS: Final = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("on", "off"))
 """Pairs of texts of which the first says that it happened, in any case."""
@@ -42,7 +43,8 @@ _USER_PATTERNS: Final = (
 )
 _ITEM_PATTERNS: Final = (
     r"^item(_?id)?$", r"^(movie|video|product|news|article|song|track|book|game|ad|sku|asin|business|listing)(_?id)?$",
-    r"item|movie|film|video|product|news|article|song|track|book|game|sku|asin|listing|content|creative|offer",
+    r"item|movie|film|video|product|news|article|song|track|book|game|sku|asin|listing|content|creative|offer"
+    r"|(^|_)(job|posting|vacancy|recipe|episode|podcast|hotel|property|course|restaurant|dish|deal|coupon|story)($|_)",
 )  # fmt: skip
 _REQUEST_PATTERN: Final = r"request|impression|slate|search|query"
 _POSITION_PATTERN: Final = r"(^|_)(rank|ranking|pos|position|slot|place)($|_)"
@@ -51,10 +53,12 @@ _TIME_PATTERN: Final = r"time|date|stamp|_at$|^ts|_ts$|^t$|when|day"
 _OUTCOME_PATTERN: Final = (
     r"(^|_)(like[sd]?|follow(ed)?|comment(ed)?|shared?|forward(ed)?|hate[sd]?|dislike|buy|bought|purchased?|cart|ordered?"
     r"|conver(sion|ted)|dwell|watch|play_?time|stay|completion|revenue|view_?time|long_view|profile_enter|feedback|clicks?"
-    r"|clicked|rating|watch_?(ratio|time)|watched)($|_)"
+    r"|clicked|rating|watch_?(ratio|time)|watched|opened|applied|booked|subscribed|installed)($|_)"
 )
 _MAX_AUC: Final = 0.85
 _MIN_USERS: Final = 20
+_MAX_ANSWERS: Final = 10
+_MIN_NEGATIVES_BY_CHANCE: Final = 10
 _MIN_REQUESTS: Final = 50
 """Fewest requests, with a positive row and without one, by which a column of requests is judged."""
 _MAX_SESSIONS: Final = 20
@@ -295,12 +299,29 @@ def find_outcomes(
                 reason_by_column[column.source] = (
                     f"alone it orders the labels with an AUC of {auc:.2f}, as only outcomes do"
                 )
+            elif (value := _value_of_positives(column, labels)) is not None:
+                reason_by_column[column.source] = f"all of its rows with '{value}' have {label} 1, as only outcomes do"
             elif request is not None and (auc := _auc_of_requests(column, labels, log.column(request))) > _MAX_AUC:
                 reason_by_column[column.source] = (
                     f"it is the same in all rows of a {request}, and says with an AUC of {auc:.2f} whether any of them"
                     f" has {label} 1, as only outcomes do"
                 )
     return reason_by_column
+
+
+def _value_of_positives(column: ColumnProfile, labels: pl.Series) -> str | None:
+    """Return the value of a column of few values whose rows all have label 1; None without one.
+
+    Whoever applied had opened the page: an answer that follows another is no cause of it. By chance at least ten of
+    its rows would have label 0.
+    """
+    if column.distinct > _MAX_ANSWERS:
+        return None
+    rows = pl.DataFrame({"value": column.values.cast(pl.String), "label": labels}).drop_nulls()
+    by_value = rows.group_by("value").agg(pl.len().alias("rows"), pl.col("label").sum().alias("positives"))
+    negatives_by_chance = pl.col("rows") * (1 - rows["label"].mean())  # type: ignore[operator]
+    certain = by_value.filter(pl.col("positives") == pl.col("rows"), negatives_by_chance >= _MIN_NEGATIVES_BY_CHANCE)
+    return certain.sort("rows", descending=True)["value"].to_list()[0] if certain.height else None
 
 
 def _auc_of_requests(column: ColumnProfile, labels: pl.Series, request: ColumnProfile) -> float:

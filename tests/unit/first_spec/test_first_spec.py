@@ -158,12 +158,16 @@ def test_outcomes_are_found_by_name_and_by_auc(tmp_path: Path) -> None:
         "user_id": [draw.randrange(99) for _ in range(rows)], "item_id": [draw.randrange(60) for _ in range(rows)],
         "ts": [1_700_000_000 + n * 300 for n in range(rows)], "is_like": [draw.randrange(2) for _ in range(rows)],
         "seconds": [click * 20 + draw.random() for click in label], "price": [draw.random() for _ in range(rows)],
-        "is_click": label,
+        "replied": ["yes" if click and draw.random() < 0.2 else "no" for click in label],
+        "premium": ["yes" if draw.random() < 0.2 else "no" for _ in range(rows)], "is_click": label,
     }).write_parquet(tmp_path / "log.parquet")  # fmt: skip
     draft, spec = write_checked_spec(tmp_path / "log.parquet")
+    assert draft.outcomes["replied"] == "all of its rows with 'yes' have is_click 1, as only outcomes do"
     assert "its name is that of an outcome" in draft.outcomes["is_like"]
     assert "orders the labels with an AUC of 1.00" in draft.outcomes["seconds"]
-    assert {name for name, column in spec.data.by_name.items() if column.known == "after"} == {"is_like", "seconds"}
+    assert {name for name, column in spec.data.by_name.items() if column.known == "after"} == {
+        "is_like", "replied", "seconds",
+    }  # fmt: skip
 
 
 def test_days_of_logs_in_several_files_become_one_log(tmp_path: Path) -> None:
