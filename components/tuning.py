@@ -41,9 +41,9 @@ def run_trials(
     from shortlist.training.tuning.batches import TrialBatch, run_trial_batch
 
     with step("run_trials"):
-        tracker = RunContext(name=name, stores=stores, code=code).tracker
+        context = RunContext(name=name, stores=stores, code=code)
         arguments = TrialBatch.model_validate_json(batch), Runtime.model_validate_json(runtime)
-        batch_study = run_trial_batch(*arguments, Path(table.path), tracker, Path(study.path))
+        batch_study = run_trial_batch(*arguments, Path(table.path), context, Path(study.path))
     return len(batch_study.trials)
 
 
@@ -62,5 +62,5 @@ def choose_settings(
     from shortlist.training.tuning.batches import choose_best_trials
 
     with step("choose_settings", outcome=outcome.path):
-        tracker = RunContext(name=name, stores=stores, code=code).tracker
-        return choose_best_trials([Path(study.path) for study in studies], name, tracker, Path(outcome.path))
+        context = RunContext(name=name, stores=stores, code=code)
+        return choose_best_trials([Path(study.path) for study in studies], context, Path(outcome.path))

@@ -72,8 +72,8 @@ class Tune(Section):
     trials: int | None = Field(default=None, ge=1)
     """Most settings that are tried, including the declared ones and those of an interrupted search; null: no limit."""
     batches: int = Field(default=1, ge=1, le=64)
-    """Number of pods that search in parallel in the Kubeflow graph. Each has its share of `trials` and uses its own
-    trials alone."""
+    """Number of pods that search in parallel in the Kubeflow graph. Each has its share of `trials`; where
+    `runtime.database` is PostgreSQL, all propose by the trials of all, elsewhere each by its own."""
     models: dict[ModelName, dict[str, Dimension]] = Field(default_factory=dict)
     """Search space: name of the model -> key of its section -> values. A model that is not named here is searched over
     the default space of its kind."""

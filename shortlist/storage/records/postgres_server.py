@@ -48,10 +48,13 @@ class Server:
             raise ShortlistError(f"runtime.database: not a PostgreSQL address; {_WRITE_IT}")
         address = address.set(drivername="postgresql+psycopg")
         self.name = f"{address.host}:{address.port or 5432}/{address.database}"
+        self.address = address.render_as_string(hide_password=False)
         self._password = str(address.password or "")
         # Milliseconds; keepalives say nothing while an answer is owed to a question that never arrived.
-        arguments = {"connect_timeout": 10, "application_name": "shortlist", "tcp_user_timeout": 60_000, **_KEEPALIVE}
-        options: dict[str, Any] = {"connect_args": arguments, "hide_parameters": True}
+        self.connect_arguments: dict[str, Any] = {
+            "connect_timeout": 10, "application_name": "shortlist", "tcp_user_timeout": 60_000, **_KEEPALIVE,
+        }  # fmt: skip
+        options: dict[str, Any] = {"connect_args": self.connect_arguments, "hide_parameters": True}
         try:
             # Without a ping before each use: `run` goes on after a connection that turns out to be lost, and
             # SQLAlchemy's ping fails with an error of the client where the loss is noticed during it.

@@ -1,4 +1,4 @@
-"""A search as a graph of steps: batches of trials that run in parallel."""
+"""A search as a graph of steps: batches of trials that run in parallel, with one study where they share a database."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Tune
 from shortlist.storage.artefacts import atomic_folder, read_json, write_json
+from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.steps import note
 from shortlist.training.tuning.outcome import write_outcome
-from shortlist.training.tuning.search import SearchOutcome, SearchSettings, merge_outcomes, search
+from shortlist.training.tuning.search import SearchOutcome, SearchSettings, merge_outcomes, search, shared_importance
+from shortlist.training.tuning.shared_study import SharedStudy
 from shortlist.training.tuning.tracked import TrackedSearch
 
 OUTCOME_FILE: Final = "result.json"
@@ -48,7 +51,12 @@ class TrialBatch(BaseModel):
     def search(self, runtime: Runtime, table: Path) -> SearchSettings:
         """Return the search of this batch."""
         whole = SearchSettings.from_spec(self.tune, self.declared.name, self.section, runtime, table)
-        return whole._replace(seed=self.number, tries_shipped=self.number == 0)
+        return whole._replace(batch=self.number)
+
+    def shared_study(self, stores: str) -> SharedStudy | None:
+        """Return the study of all batches of the model in this run; None where the stores have no database."""
+        database = StorageConfig.parse(stores).database_uri
+        return None if database is None else SharedStudy(database, f"{self.declared.name}-{self.run}")
 
 
 def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Path, tracker: Tracker) -> list[str]:
@@ -80,23 +88,26 @@ def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Pat
     return [batch.model_dump_json() for batch in batches]
 
 
-def run_trial_batch(batch: TrialBatch, runtime: Runtime, table: Path, tracker: Tracker, out: Path) -> SearchOutcome:
-    """Run a batch's trials; write its study and outcome into a folder."""
+def run_trial_batch(batch: TrialBatch, runtime: Runtime, table: Path, context: RunContext, out: Path) -> SearchOutcome:
+    """Run a batch's trials; write its study, where it is a file, and its outcome into a folder."""
     settings = batch.search(runtime, table)
-    tracked = TrackedSearch(tracker, settings.model, settings.section, settings.key, batch.run)
+    tracked = TrackedSearch(context.tracker, settings.model, settings.section, settings.key, batch.run)
+    shared_study = batch.shared_study(context.stores)
     with atomic_folder(out) as staging:
-        outcome = search(settings, staging, tracked.log)
-        write_json(staging / OUTCOME_FILE, {"run": batch.run, "result": outcome.model_dump(mode="json")})
+        outcome = search(settings, staging, tracked.log, shared_study=shared_study)
+        study = "" if shared_study is None else shared_study.name
+        write_json(
+            staging / OUTCOME_FILE, {"run": batch.run, "study": study, "result": outcome.model_dump(mode="json")}
+        )
     return outcome
 
 
-def choose_best_trials(studies: Sequence[Path], spec: str, tracker: Tracker, out: Path) -> str:
+def choose_best_trials(studies: Sequence[Path], context: RunContext, out: Path) -> str:
     """Write the outcome of every model's search into a folder of its name; return the best trials, as JSON.
 
     Args:
         studies: Folders written by `run_trial_batch`.
-        spec: Name of the spec.
-        tracker: The spec's MLflow store.
+        context: Name and stores of the spec.
         out: Folder to write.
 
     Raises:
@@ -104,17 +115,23 @@ def choose_best_trials(studies: Sequence[Path], spec: str, tracker: Tracker, out
     """
     outcomes_by_model: dict[str, list[SearchOutcome]] = {}
     runs: dict[str, str] = {}
+    studies_by_model: dict[str, str] = {}
     for folder in studies:
         saved = read_json(folder / OUTCOME_FILE)
         outcome = SearchOutcome.model_validate(saved["result"])
         outcomes_by_model.setdefault(outcome.model, []).append(outcome)
-        runs[outcome.model] = saved["run"]
+        runs[outcome.model], studies_by_model[outcome.model] = saved["run"], saved["study"]
     merged_by_model = {model: merge_outcomes(outcomes) for model, outcomes in outcomes_by_model.items()}
+    database = StorageConfig.parse(context.stores).database_uri
+    for model, study in studies_by_model.items():
+        if study and database is not None:
+            importance = shared_importance(SharedStudy(database, study))
+            merged_by_model[model] = merged_by_model[model].model_copy(update={"importance": importance})
     with atomic_folder(out) as staging:
         for model, outcome in merged_by_model.items():
-            for line in write_outcome(outcome, spec, staging / model):
+            for line in write_outcome(outcome, context.name, staging / model):
                 note(line.replace(str(staging), str(out)))
-            tracker.close_run(runs[model], {"trials": len(outcome.trials)})
+            context.tracker.close_run(runs[model], {"trials": len(outcome.trials)})
         write_json(staging / RUNS_FILE, runs)
     unmeasured = [model for model, outcome in merged_by_model.items() if outcome.best is None]
     if unmeasured:

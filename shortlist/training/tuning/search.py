@@ -1,4 +1,8 @@
-"""A search: trials proposed by Optuna, one after another, until the budget is spent."""
+"""A search: trials proposed by Optuna, one after another, until the budget is spent.
+
+The study is a file of one process, or is kept in PostgreSQL and shared by the batches of a search: each of them then
+proposes by what all have measured.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,10 @@ from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Dimension, Metric, Tune, apply_section_changes
 from shortlist.storage.artefacts import sha256
+from shortlist.storage.storage_config import redact_passwords
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
+from shortlist.training.tuning.shared_study import SharedStudy
 from shortlist.training.tuning.space import optuna_distributions, search_space, section_changes, shipped_params
 from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, deciding_metric, run_trial
 
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 
 STUDY: Final = "study.db"
 _SHIPPED: Final = "shipped"
+_BATCH: Final = "batch"
 _PACE: Final = 2.0
 """Rounds times pace between two comparisons of trials, where a kind has a pace."""
 _RANDOM_TRIALS: Final = 8
@@ -97,10 +104,10 @@ class SearchOutcome(BaseModel):
 
 
 def merge_outcomes(outcomes: Sequence[SearchOutcome]) -> SearchOutcome:
-    """Return the trials of several searches for one model as one outcome, renumbered.
+    """Return the trials of several batches of one model as one outcome, renumbered.
 
     Args:
-        outcomes: Outcomes of the searches, at least one.
+        outcomes: Outcomes of the batches, at least one.
     """
     if len(outcomes) == 1:
         return outcomes[0]
@@ -123,10 +130,8 @@ class SearchSettings(NamedTuple):
     trials: int | None
     """Most trials, including those of an existing study."""
     minutes: float | None
-    seed: int = 0
-    """Seed of the batch, different for each."""
-    tries_shipped: bool = True
-    """Whether the declared section is tried."""
+    batch: int = 0
+    """Number of the batch of trials, which is part of its seed; batch 0 tries the declared section."""
 
     @classmethod
     def from_spec(cls, tune: Tune, model: str, section: ModelSection, runtime: Runtime, table: Path) -> SearchSettings:
@@ -141,9 +146,9 @@ class SearchSettings(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Name of the study, which contains a digest of section, space, metric, table and seed."""
+        """Name of the study, which contains a digest of section, space, metric, table, seed and batch."""
         space = {key: dimension.model_dump(mode="json") for key, dimension in self.space.items()}
-        inputs = [self.section.model_dump(mode="json"), space, self.metric, self.runtime.seed, self.seed]
+        inputs = [self.section.model_dump(mode="json"), space, self.metric, self.runtime.seed, self.batch]
         text = json.dumps([*inputs, sha256(self.table / Files.TABLE)], sort_keys=True)
         return f"{self.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -161,8 +166,9 @@ def search(
     folder: Path,
     on_trial: Callable[[Trial], None] = lambda trial: None,
     run: RunTrial = run_trial,
+    shared_study: SharedStudy | None = None,
 ) -> SearchOutcome:
-    """Run trials until the budget is spent; continue the study in the folder.
+    """Run trials until the budget is spent; continue the study.
 
     The declared section is always tried first, to its end, so the best trial is never worse on the validation days.
 
@@ -171,13 +177,17 @@ def search(
         folder: Folder of `study.db`.
         on_trial: Called after every trial.
         run: Runs a trial.
+        shared_study: Study of all batches; None: the file in the folder.
+
+    Returns:
+        The trials of this batch.
 
     Raises:
-        ShortlistError: Another process searches in this folder, or the study is damaged.
+        ShortlistError: Another process searches in this folder, or the study is damaged or cannot be reached.
     """
-    with _lock_folder(folder), _silence_optuna(folder):
-        study = _open_study(settings, folder)
-        trials_done = _count_ended_trials(study)
+    with _lock_folder(folder), _silence_optuna(folder if shared_study is None else shared_study):
+        study = _open_study(settings, folder, shared_study)
+        trials_done = _count_ended_trials(settings, study)
         total = settings.trials if settings.trials is not None else 60 * (settings.minutes or 0)
         unit = "trials" if settings.trials is not None else "s"
         with progress(f"tuning {settings.model}", total, unit) as advance:
@@ -200,14 +210,12 @@ def _make_trial(settings: SearchSettings, study: optuna.Study, deadline: float |
     import optuna
 
     space = optuna_distributions(settings.space, settings.section)
-    is_shipped = settings.tries_shipped and not any(
-        _is_shipped(finished_trial) for finished_trial in _finished_trials(study)
-    )
-    if is_shipped:
-        study.enqueue_trial(shipped_params(settings.space, settings.section))
+    if _lacks_shipped(settings, study):
+        # Whichever batch asks next tries it.
+        study.enqueue_trial(shipped_params(settings.space, settings.section), user_attrs={_SHIPPED: True})
     trial = study.ask(space)
-    if is_shipped:
-        trial.set_user_attr(_SHIPPED, True)
+    trial.set_user_attr(_BATCH, settings.batch)
+    is_shipped = bool(trial.user_attrs.get(_SHIPPED))
     started = time.monotonic()
     changes = {} if is_shipped else section_changes(settings.space, trial.params)
     trial.set_user_attr("changes", changes)
@@ -259,14 +267,17 @@ class _TrialPruner:
         return not self._trial.should_prune()
 
 
-def _open_study(settings: SearchSettings, folder: Path) -> optuna.Study:
+def _open_study(settings: SearchSettings, folder: Path, shared_study: SharedStudy | None) -> optuna.Study:
     import optuna
 
     trial_state = optuna.trial.TrialState
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / STUDY}")
+    if shared_study is None:
+        storage, name = optuna.storages.RDBStorage(f"sqlite:///{folder / STUDY}"), settings.key
+    else:
+        storage, name = shared_study.open_storage(), shared_study.name
     study = optuna.create_study(
         storage=storage,
-        study_name=settings.key,
+        study_name=name,
         direction="minimize" if settings.metric in LOWER_IS_BETTER else "maximize",
         load_if_exists=True,
         # The worst quarter at the same progress is stopped, but not in the first epoch or trees.
@@ -274,10 +285,14 @@ def _open_study(settings: SearchSettings, folder: Path) -> optuna.Study:
             75.0, n_startup_trials=5, n_warmup_steps=2 if _has_pace(settings) else 0
         ),
     )
-    for unfinished_trial in study.get_trials(deepcopy=False, states=(trial_state.RUNNING, trial_state.WAITING)):
-        study.tell(unfinished_trial.number, state=trial_state.FAIL)  # from a search that was killed
-    seed = settings.runtime.seed + 1_000 * settings.seed + len(study.trials)  # a resumed search draws new trials
-    study.sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
+    for trial in _trials_of_batch(settings, study):
+        if trial.state == trial_state.RUNNING:
+            study.tell(trial.number, state=trial_state.FAIL)  # from a search that was killed
+    seed = settings.runtime.seed + 1_000 * settings.batch + len(study.trials)  # a resumed search draws new trials
+    # Trials that other batches have begun are no good place for the next one.
+    study.sampler = optuna.samplers.TPESampler(
+        n_startup_trials=_RANDOM_TRIALS, seed=seed, constant_liar=shared_study is not None
+    )
     return study
 
 
@@ -289,14 +304,24 @@ def _finished_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     return [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
 
 
-def _count_ended_trials(study: optuna.Study) -> int:
-    """Return the number of trials that ended by themselves; interrupted ones are not counted."""
+def _trials_of_batch(settings: SearchSettings, study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.user_attrs.get(_BATCH) == settings.batch]
+
+
+def _count_ended_trials(settings: SearchSettings, study: optuna.Study) -> int:
+    """Return the number of the batch's trials that ended by themselves; interrupted ones are not counted."""
     return sum(trial.value is not None or "reason" in trial.user_attrs or "seconds" in trial.user_attrs
-               for trial in study.get_trials(deepcopy=False))  # fmt: skip
+               for trial in _trials_of_batch(settings, study))  # fmt: skip
 
 
 def _is_shipped(trial: optuna.trial.FrozenTrial) -> bool:
     return bool(trial.user_attrs.get(_SHIPPED))
+
+
+def _lacks_shipped(settings: SearchSettings, study: optuna.Study) -> bool:
+    """Whether the declared section is to be tried: batch 0 begins with it, and any batch repeats it after a failure."""
+    shipped = [trial for trial in study.get_trials(deepcopy=False) if _is_shipped(trial)]
+    return (settings.batch == 0 or bool(shipped)) and all(trial.state.name == "FAIL" for trial in shipped)
 
 
 def _to_trial(trial: optuna.trial.FrozenTrial) -> Trial:
@@ -311,8 +336,20 @@ def _to_trial(trial: optuna.trial.FrozenTrial) -> Trial:
 
 
 def _outcome(settings: SearchSettings, study: optuna.Study) -> SearchOutcome:
-    trials = tuple(_to_trial(trial) for trial in study.get_trials(deepcopy=False))
+    trials = tuple(map(_to_trial, _trials_of_batch(settings, study)))
     return SearchOutcome(model=settings.model, metric=settings.metric, trials=trials, importance=_importance(study))
+
+
+def shared_importance(shared_study: SharedStudy) -> dict[str, float]:
+    """Return the importance of keys by the trials of all batches; see `SearchOutcome`.
+
+    Raises:
+        ShortlistError: PostgreSQL cannot be reached.
+    """
+    import optuna
+
+    with _silence_optuna(shared_study):
+        return _importance(optuna.load_study(study_name=shared_study.name, storage=shared_study.open_storage()))
 
 
 def _importance(study: optuna.Study) -> dict[str, float]:
@@ -348,8 +385,8 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _silence_optuna(folder: Path) -> Iterator[None]:
-    """Silence Optuna's logs, and raise a `ShortlistError` for a damaged study."""
+def _silence_optuna(location: Path | SharedStudy) -> Iterator[None]:
+    """Silence Optuna's logs, and raise a `ShortlistError` for a damaged study, or one that cannot be reached."""
     import optuna
 
     previous_verbosity = optuna.logging.get_verbosity()
@@ -361,9 +398,14 @@ def _silence_optuna(folder: Path) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
             raise
-        reason = str(error).splitlines()[0]
+        reason = redact_passwords(str(error).splitlines()[0])
+        if isinstance(location, SharedStudy):
+            raise ShortlistError(
+                f"runtime.database: the study {location.name} cannot be read or written: {reason}. Run the step again;"
+                " ended trials are kept."
+            ) from None
         raise ShortlistError(
-            f"{folder / STUDY}: cannot be read or written: {reason}. Delete it to search anew."
+            f"{location / STUDY}: cannot be read or written: {reason}. Delete it to search anew."
         ) from None
     finally:
         optuna.logging.set_verbosity(previous_verbosity)

@@ -21,8 +21,10 @@ from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Dimension, Tune, apply_section_changes, check_space
+from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.store_access import sqlite_uri
 from shortlist.training.tuning.batches import TrialBatch, choose_best_trials, plan_batches
 from shortlist.training.tuning.outcome import PAGE, PATCH, write_outcome
@@ -439,9 +441,9 @@ def test_every_trial_is_a_nested_run(outcome: SearchOutcome, tracker: Tracker) -
     assert trial_runs[1].tags["reason"] == "<no memory>"
 
 
-def test_batches_share_the_trials_and_are_put_together(
-    table: DayTable, tmp_path: Path, outcome: SearchOutcome, tracker: Tracker
-) -> None:
+def test_batches_share_the_trials_and_are_put_together(table: DayTable, tmp_path: Path, outcome: SearchOutcome) -> None:
+    context = RunContext(name="demo", stores=str(StorageConfig(folder=tmp_path / "stores", epoch="1")))
+    tracker = context.tracker
     declared = DeclaredModel(name="trees", section=section().model_dump(mode="json"))
     runtime = Runtime(engine="cpu")
     tune = Tune(trials=5, minutes=None, batches=2)
@@ -450,10 +452,7 @@ def test_batches_share_the_trials_and_are_put_together(
         for text in plan_batches([declared.text], tune, runtime, table.folder, tracker)
     ]  # fmt: skip
     searches = [batch.search(runtime, table.folder) for batch in batches]
-    assert [(settings.trials, settings.seed, settings.tries_shipped) for settings in searches] == [
-        (3, 0, True),
-        (3, 1, False),
-    ]
+    assert [(settings.trials, settings.batch) for settings in searches] == [(3, 0), (3, 1)]
     assert searches[0].key != searches[1].key
     with pytest.raises(ShortlistError, match=r"no candidate has a search space; declare one in tune\.models"):
         plan_batches([declared.model_copy(update={"section": {**declared.section, "role": "baseline"}}).text], tune,
@@ -464,15 +463,14 @@ def test_batches_share_the_trials_and_are_put_together(
         folders[-1].mkdir()
         part = outcome.model_copy(update={"trials": trials})
         (folders[-1] / "result.json").write_text(
-            f'{{"run": "{batch.run}", "result": {part.model_dump_json()}}}'
+            f'{{"run": "{batch.run}", "study": "", "result": {part.model_dump_json()}}}'
         )  # fmt: skip
-    assert '"number": 2' in choose_best_trials(folders, "demo", tracker, tmp_path / "outcome")
+    assert '"number": 2' in choose_best_trials(folders, context, tmp_path / "outcome")
     assert (tmp_path / "outcome/xgboost" / PATCH).exists()
     with pytest.raises(ShortlistError, match="no trial of xgboost was measured"):
-        (folders[0] / "result.json").write_text(
-            f'{{"run": "{batches[0].run}", "result": {outcome.model_copy(update={"trials": ()}).model_dump_json()}}}'
-        )
-        choose_best_trials(folders[:1], "demo", tracker, tmp_path / "none")
+        unmeasured = outcome.model_copy(update={"trials": ()}).model_dump_json()
+        (folders[0] / "result.json").write_text(f'{{"run": "{batches[0].run}", "study": "", "result": {unmeasured}}}')
+        choose_best_trials(folders[:1], context, tmp_path / "none")
 
 
 def test_dimension_choices_can_be_lists() -> None:
