@@ -103,6 +103,14 @@ class Server:
 
         return self.run(once)
 
+    def create_schema(self, name: str) -> None:
+        """Create a schema where it is missing; two processes that do at once may fail.
+
+        Raises:
+            RecordStoreError: The server stayed away, or refused.
+        """
+        self.transact(lambda connection: connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {name}")))
+
     def own_connection(self) -> Connection:
         """Return a connection that nobody else gets, and whose end the server notices soon, wherever this one dies."""
         connection = self._unshared.connect()

@@ -26,7 +26,6 @@ class SharedStudy(NamedTuple):
             ShortlistError: It is no address of PostgreSQL, or PostgreSQL cannot be reached.
         """
         import optuna
-        from sqlalchemy import text
 
         from shortlist.storage.records.postgres import open_postgres  # loads the driver
         from shortlist.storage.records.postgres_server import server_at
@@ -34,7 +33,7 @@ class SharedStudy(NamedTuple):
         server = server_at(self.database)
         # Two processes that create the tables at once both fail.
         with open_postgres(self.database, "", "tuning", "").lock("migration"):
-            server.transact(lambda connection: connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")))
+            server.create_schema(_SCHEMA)
             arguments = {**server.connect_arguments, "options": f"-csearch_path={_SCHEMA}"}
             return optuna.storages.RDBStorage(
                 server.address,
