@@ -59,6 +59,7 @@ RULES := deploy/monitoring/alert_rules.yaml
 READY := $(VENV)/.ready-run
 READY_TEST := $(VENV)/.ready-test
 READY_CLUSTER := $(VENV)/.ready-cluster
+READY_CATBOOST := $(VENV)/.ready-catboost
 READY_GPU := $(VENV)/.ready-gpu
 READY_TRITON := $(TRITON_VENV)/.ready
 # The site's own: nothing that runs needs its generator.
@@ -195,6 +196,8 @@ python:
 container: ## on macOS, arm64 or an older Linux: run the same in a container, with this checkout: make container [COMMAND="make run"]
 	@deploy/docker/laptop/container.sh $(COMMAND)
 
+setup-catboost: $(READY_CATBOOST) ## add what models of kind catboost are trained with (97 MB)
+
 setup-gpu: check-gpu $(READY_GPU) ## add what runtime.engine: gpu needs: cuDF, and XGBoost and torch for CUDA 13 (gigabytes; Linux, driver 580 or later)
 
 # resolve requirements/gpu.txt anew, and write what each package asks for into requirements/gpu.json
@@ -240,7 +243,11 @@ $(READY_CLUSTER): $(LOCK)/cluster.txt $(READY)
 	@$(INSTALL) cluster
 	@touch $@
 
-$(READY_TEST): $(LOCK)/test.txt $(READY_CLUSTER)
+$(READY_CATBOOST): $(LOCK)/catboost.txt $(READY)
+	@$(INSTALL) catboost
+	@touch $@
+
+$(READY_TEST): $(LOCK)/test.txt $(READY_CLUSTER) $(READY_CATBOOST)
 	@$(INSTALL) test
 	@touch $@
 
@@ -250,7 +257,7 @@ $(READY_GPU): requirements/gpu.txt $(INSTALLER) | $(READY_CLUSTER) $(READY_TEST)
 
 # write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
 lock: $(READY)
-	@for name in run cluster test triton docs gpu torch-cuda; do \
+	@for name in run cluster test catboost triton docs gpu torch-cuda; do \
 	  grep -v '^-r ' requirements/$$name.txt | if [ $$name = gpu ] || [ $$name = torch-cuda ]; then cat; else grep -v '^torch=='; fi \
 	    | $(UV) pip compile --quiet --universal --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@sed -n 's/^torch==.*/&+cpu/p' requirements/run.txt | $(UV) pip compile --quiet --universal --no-deps --no-annotate --no-header --generate-hashes \
@@ -266,5 +273,5 @@ lock-modules: $(READY) $(READY_TRITON)
 	    | LC_ALL=C sort > $(LOCK)/$${environment%%:*}-modules.txt; done
 
 .PHONY: bench canary-status check check-gpu clean container deploy-canary docs drill help images init lint loop \
-  lock lock-gpu lock-modules manifests promote python rollback run schedule serve setup setup-gpu status stop submit test \
+  lock lock-gpu lock-modules manifests promote python rollback run schedule serve setup setup-catboost setup-gpu status stop submit test \
   test-cluster test-gpu test-long test-pages tests tune ui watch

@@ -13,6 +13,7 @@ from shortlist.system.registry import AddressRegistry
 KINDS: Final = {
     "xgboost": "models.xgboost:KIND",
     "lightgbm": "models.lightgbm:KIND",
+    "catboost": "models.catboost:KIND",
     "dlrm": "models.dlrm:KIND",
     "dcn": "models.dcn:KIND",
     "wide_deep": "models.wide_deep:KIND",

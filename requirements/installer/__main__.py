@@ -1,4 +1,4 @@
-"""Installs what Shortlist needs: `python3 requirements/installer run|triton|cluster|test|docs|check|python`.
+"""Installs what Shortlist needs: `python3 requirements/installer run|triton|cluster|test|catboost|docs|check|python`.
 
 Runs before anything is installed, with whatever Python the machine has: standard library only, syntax of Python 3.8.
 """

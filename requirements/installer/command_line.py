@@ -31,6 +31,7 @@ LOCKS = CHECKOUT / "requirements" / "lock"
 PACKAGE_SETS = {
     "cluster": "what the cluster profile needs",
     "test": "test tools",
+    "catboost": "CatBoost",
     "docs": "the documentation generator",
 }
 """Lock files that are installed as they are, and what the set-up calls them."""

@@ -49,6 +49,7 @@ def check(
 ) -> None:
     """Validate a spec and list every problem; with --data, also the problems of the log's first rows."""
     from shortlist.features.declared.plan import plan
+    from shortlist.ranking.registry import require_packages
     from shortlist.spec.load import load_spec
 
     path = find_spec(spec)
@@ -58,6 +59,10 @@ def check(
         plan(loaded.data, loaded.features, loaded.gates)
         typer.echo(f"{path}: valid; {len(loaded.data.by_name)} columns, {len(loaded.features.names)} features")
     except ShortlistError as error:  # the log is checked all the same
+        errors.append(f"{path}: {error}")
+    try:
+        require_packages({name: section.kind for name, section in loaded.models.items()})
+    except ShortlistError as error:
         errors.append(f"{path}: {error}")
     for notice in loaded.notices:
         typer.echo(notice)
@@ -125,6 +130,7 @@ def run_(
     ] = True,
 ) -> None:
     """Run a spec's whole pipeline on this machine; where the spec is served, roll its blessed version out."""
+    from shortlist.ranking.registry import require_packages
     from shortlist.runs.local_training import run_locally
     from shortlist.runs.runs_folder import RunsFolder
     from shortlist.spec.load import load_spec
@@ -133,6 +139,7 @@ def run_(
     declared = load_spec(path, spec_changes(profile, objects, change))
     for notice in declared.notices:
         typer.echo(notice)
+    require_packages({name: section.kind for name, section in declared.models.items()})
     RunsFolder.open(runs).remember_spec(declared.name, path)
     raise typer.Exit(run_locally(declared, data, runs, spec_argument=spec, with_rollout=with_rollout))
 

@@ -31,6 +31,7 @@ def tune(
     change: SetOption = None,
 ) -> None:
     """Search for better settings of a spec's models, on the feature table of the last run; change nothing."""
+    from shortlist.ranking.registry import require_packages
     from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.spec.load import load_spec
     from shortlist.storage.artefacts import write_json
@@ -41,6 +42,7 @@ def tune(
 
     loaded = load_spec(find_spec(spec, runs), change or ())
     names = tuned_models(loaded, model)
+    require_packages({name: loaded.models[name].kind for name in names})
     state = open_runs_folder(runs, loaded.runtime)
     table = newest_matching_table(loaded, runs, spec)
     tracker = RunContext(name=loaded.name, stores=state.storage_parameter(loaded.runtime)).tracker

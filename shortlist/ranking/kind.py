@@ -47,6 +47,8 @@ class ModelKind:
         plan: Function (spec, name, cardinalities, fitted sizes) -> `models.plan_inputs.Shape`, for
             `shortlist plan`; empty: the kind cannot be planned.
         tuning: Defaults of `shortlist tune`.
+        packages: Packages that training needs and a run does not install: name of the module -> command that installs
+            it.
     """
 
     section: type[ModelSection]
@@ -56,6 +58,7 @@ class ModelKind:
     forms: Mapping[str, str] = field(default_factory=dict)
     plan: str = ""
     tuning: Tuning = Tuning()
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import cast
 
 from shortlist import ADDRESSES
@@ -43,6 +44,24 @@ def known_kinds() -> Mapping[str, str]:
 def sections() -> dict[str, type[ModelSection]]:
     """Return the section class of every kind, by name."""
     return {name: kind_of(name).section for name in known_kinds()}
+
+
+def require_packages(kinds: Mapping[str, str]) -> None:
+    """Check that what the training of models needs is installed.
+
+    Args:
+        kinds: Kind of each model, by the model's name.
+
+    Raises:
+        ShortlistError: A package is not installed; names the command that installs it.
+    """
+    for name, kind in kinds.items():
+        for package, command in kind_of(kind).packages.items():
+            if find_spec(package) is None:
+                raise ShortlistError(
+                    f"models.{name}: kind {kind} needs the package {package}, which is not installed; install it by"
+                    f" {command}"
+                )
 
 
 def _project_registry() -> AddressRegistry:

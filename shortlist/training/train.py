@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from shortlist.ranking.ranker import MemberFiles
 from shortlist.ranking.record import TrainedModel
+from shortlist.ranking.registry import require_packages
 from shortlist.ranking.saved_models import load_ranker, ranker_class
 from shortlist.spec.cluster import Workers
 from shortlist.spec.models import ModelSection
@@ -49,8 +50,10 @@ def train(  # noqa: PLR0913, PLR0917 - inputs of a training
         members: Files of an ensemble's members, by name.
 
     Raises:
-        ShortlistError: Table, section and champion are incompatible, or training diverged.
+        ShortlistError: Table, section and champion are incompatible, training diverged, or a package of the kind is not
+            installed.
     """
+    require_packages({name or kind: kind})
     ranker_type = ranker_class(kind)
     section = section or ranker_type.section_type(kind=kind)
     if launch is None:

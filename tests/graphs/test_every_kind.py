@@ -36,7 +36,7 @@ from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.store_access import tracking_uri
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]  # two runs of nine models, each on a real Triton
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]  # two runs of ten models, each on a real Triton
 
 POSITION, SURFACE = ["position_log", "surface_position_rate"], ["duration_log", "surface_rate", "item_rate"]
 CONTEXT = ["*_log", "hour_*", "surface_rate"]
@@ -53,6 +53,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "by_position": {"kind": "xgboost", "features": POSITION, "rounds": 100, **CONTINUED},
     "by_surface": {"kind": "lightgbm", "features": SURFACE, "rounds": 100, **CONTINUED},
+    "by_category": {"kind": "catboost", "features": ["surface_id", "device_id", "item_rate"], "rounds": 60},
     "dlrm": {"kind": "dlrm", **NETWORK},
     "dcn": {"kind": "dcn", **NETWORK},
     "wide_deep": {"kind": "wide_deep", **NETWORK},

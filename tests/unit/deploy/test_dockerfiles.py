@@ -216,7 +216,7 @@ def test_the_lock_files_pin_every_requirement() -> None:
         matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s\\;]+)", text, re.MULTILINE)
         return {(canonicalize_name(name), version) for name, version in matches}
 
-    for name in ("run", "cluster", "gpu", "triton", "torch-cuda"):
+    for name in ("run", "cluster", "catboost", "gpu", "triton", "torch-cuda"):
         required, locked = ((ROOT / f"requirements/{folder}{name}.txt").read_text() for folder in ("", "lock/"))
         without_hash = pins(required) - pins(locked)
         assert {package for package, _ in without_hash} == ({"torch"} if name == "run" else set())

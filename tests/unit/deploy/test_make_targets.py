@@ -46,7 +46,7 @@ def run_target(target: str, failing: str, folder: Path) -> tuple[subprocess.Comp
         program = folder / name
         program.write_text(f"#!/bin/sh\necho {name}, $1 >> {folder}/ran\nexit {int(name == failing)}\n")
         program.chmod(0o755)
-    for name in (".ready", ".ready-run", ".ready-cluster", ".ready-test", "uv"):
+    for name in (".ready", ".ready-run", ".ready-cluster", ".ready-catboost", ".ready-test", "uv"):
         (folder / name).touch()
     folders = [f"{name}={folder}" for name in ("BIN", "VENV", "TRITON_VENV")]
     command = ["make", target, *folders, f"UV={folder / 'uv'}"]

@@ -114,7 +114,7 @@ def parse_problem(name: str, arguments: tuple[str, ...]) -> str:
 def expand(target: str, variables: tuple[str, ...], folder: Path) -> str:
     """Return the commands that make would run, with programs of a folder."""
     places = [f"{name}={folder}" for name in ("BIN", "VENV", "TRITON_VENV")]
-    for name in (".ready", ".ready-run", ".ready-cluster", ".ready-test"):
+    for name in (".ready", ".ready-run", ".ready-cluster", ".ready-catboost", ".ready-test"):
         (folder / name).touch()
     command = ["make", "--dry-run", target, *variables, *places, "UV=/bin/true"]
     dry_run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

@@ -25,7 +25,9 @@ DAYS = [date(2026, 1, 5) + timedelta(days=number) for number in range(4)]
 USERS, ROWS = 60, 1_800
 FEATURES = ["liking", "taste"]
 STUMPS = {"rounds": 8, "learning_rate": 0.3}
-TREES = {"xgboost": {**STUMPS, "max_depth": 1}, "lightgbm": {**STUMPS, "num_leaves": 2}}
+TREES = {
+    "xgboost": {**STUMPS, "max_depth": 1}, "lightgbm": {**STUMPS, "num_leaves": 2}, "catboost": {**STUMPS, "depth": 1},
+}  # fmt: skip
 """Few stumps: their first splits show what the objective rewards."""
 SMALL = {"embedding_dim": 4, "batch_size": 300, "epochs": 5, "patience": 5, "learning_rate": 0.02}
 NETWORKS = {

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from models.catboost.section import CatBoostModel
 from models.dlrm.section import DLRMModel
 from models.logistic.section import LogisticModel
 from models.popularity.section import PopularityModel
@@ -26,11 +27,12 @@ from shortlist.storage.tables import DayTable
 
 SECTIONS: dict[str, ModelSection] = {
     "xgboost": XGBoostModel(features=("user_id", "item_id", "age", "text"), rounds=30, subsample=0.8, max_depth=4),
+    "catboost": CatBoostModel(features=("user_id", "item_id", "age", "text"), rounds=30, depth=4),
     "dlrm": DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), batch_size=64, dropout=0.1),
     "logistic": LogisticModel(features=("*",), bins=(0,), l2=(1e-5,)),  # without its search over settings
     "popularity": PopularityModel(),
 }
-LEAST_AUC = {"xgboost": 0.7, "dlrm": 0.7, "logistic": 0.75, "popularity": 0.6}
+LEAST_AUC = {"xgboost": 0.7, "catboost": 0.75, "dlrm": 0.7, "logistic": 0.75, "popularity": 0.6}
 
 MakeTable = Callable[..., DayTable]
 every_kind = pytest.mark.parametrize("kind", list(SECTIONS))
@@ -150,14 +152,16 @@ def test_a_model_of_another_kind_is_refused(table: DayTable, saved: Saved) -> No
 
 def test_an_unknown_kind_is_refused(table: DayTable, saved: Saved, tmp_path: Path) -> None:
     with pytest.raises(
-        ShortlistError, match=r"no kind of model 'xgbost'; did you mean 'xgboost'\?; there are xgboost, lightgbm, dlrm"
+        ShortlistError, match=r"no kind of model 'xgbost'; did you mean 'xgboost'\?; there are xgboost, lightgbm"
     ):
         ranker_class("xgbost")
     folder = shutil.copytree(saved("popularity", table), tmp_path / "model")
     record = (folder / "model.json").read_text().replace('"kind": "popularity"', '"kind": "oracle"')
     (folder / "model.json").write_text(record)
     write_manifest(folder)
-    with pytest.raises(IntegrityError, match=r"model: no kind of model 'oracle'; there are xgboost, lightgbm, dlrm"):
+    with pytest.raises(
+        IntegrityError, match=r"model: no kind of model 'oracle'; there are xgboost, lightgbm, catboost"
+    ):
         load_ranker(folder)
 
 

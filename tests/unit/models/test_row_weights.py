@@ -25,6 +25,7 @@ SHOWN_SHARE = 0.2
 SETTINGS: dict[str, dict[str, Any]] = {
     "xgboost": {"rounds": 30, "max_depth": 3},
     "lightgbm": {"rounds": 30},
+    "catboost": {"rounds": 30, "depth": 3},
     "logistic": {"epochs": 10},
     "dlrm": {"epochs": 3, "embedding_dim": 4, "batch_size": 256, "bottom": [8], "top": [8]},
 }

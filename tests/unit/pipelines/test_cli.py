@@ -16,6 +16,7 @@ import pytest
 from shortlist.cli import main
 from shortlist.cli.options import find_spec
 from shortlist.contracts import ShortlistError
+from shortlist.ranking import registry
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.serving import Canary
@@ -65,6 +66,24 @@ def test_check_finds_features_that_cannot_be_planned(
     assert "count 'shown': window 50m is no multiple of features.tile (60m)" in captured.err
     assert "price" in captured.err.replace("price_", "")  # the log lacks the column
     assert "Traceback" not in captured.err + captured.out
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_kind_whose_package_is_not_installed_names_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    spec = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(spec.replace("xgboost: {kind: xgboost", "trees: {kind: catboost"))
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    options = ["--runs", str(tmp_path / "runs")] if command == "run" else []
+    assert shortlist(monkeypatch, command, str(tmp_path / "mine.yaml"), *options) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.endswith(
+        "models.trees: kind catboost needs the package catboost, which is not installed; install it by"
+        " make setup-catboost"
+    )
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_unknown_spec_suggests_the_closest_name(

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from models.catboost.section import CatBoostModel
 from models.dcn.section import DCNModel
 from models.dlrm.export import export_torchscript
 from models.dlrm.section import DLRMModel
@@ -60,6 +61,7 @@ TAME = (
     "fit",
     "follows",
 )
+SINGLE_IDS = ("page_*", "number_*", "code_*", "price_cut", "city_*", "user_id_id")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,9 @@ def trained(all_features: Any) -> Callable[[str], Path]:
         "xgboost": XGBoostModel(features=(*TAME, "page_*", "number_id"), rounds=40, max_depth=4, min_child_weight=1),
         "dlrm": DLRM.model_copy(update={"features": (*TAME, "*_id", "*_hash", "*_x_*")}),
         "lightgbm": LightGBMModel(features=(*TAME, "page_*", "number_id"), rounds=40, min_data_in_leaf=5),
+        "catboost": CatBoostModel(
+            features=(*TAME, *SINGLE_IDS), rounds=40, depth=4, max_ctr_complexity=2, one_hot_max_size=4
+        ),
         "dcn": DCNModel(cross_rank=None, deep_mlp=(8,), **ids),
         "wide_deep": WideDeepModel(deep_mlp=(8,), **ids),
         "finalnet": FinalNetModel(mlp=(8, 4), **ids),
@@ -104,7 +109,7 @@ def predicted(folder: Path, fitted: Any) -> np.ndarray:
     return load_ranker(folder).predict(fitted.transformer.compute(fitted.looked_up))
 
 
-@pytest.mark.parametrize("kind", ["xgboost", "dlrm", "lightgbm", "dcn", "wide_deep", "finalnet"])
+@pytest.mark.parametrize("kind", ["xgboost", "dlrm", "lightgbm", "catboost", "dcn", "wide_deep", "finalnet"])
 def test_the_exported_file_has_the_scores_of_the_model(
     trained: Callable[[str], Path], all_features: Any, kind: str
 ) -> None:
@@ -116,7 +121,7 @@ def test_the_exported_file_has_the_scores_of_the_model(
     signature = Signature.read(folder / "serving")
     assert (signature.model, signature.kind) == ("shop", kind)
     scorer = open_scorer(folder / "serving")
-    assert isinstance(scorer, TreeScorer) == (kind in {"xgboost", "lightgbm"})
+    assert isinstance(scorer, TreeScorer) == (kind in {"xgboost", "lightgbm", "catboost"})
     tensors = encode(all_features.looked_up, signature, all_features.transformer.plan.declared)
     np.testing.assert_allclose(scorer.scores(tensors)[:, 0], scores, atol=1e-6)
 
@@ -302,6 +307,7 @@ def test_unknown_and_rare_values_share_an_id(trained: Callable[[str], Path], all
 FURTHER: dict[str, dict[str, Any]] = {
     "xgboost": {"features": TAME, "rounds": 20, "min_child_weight": 1},
     "lightgbm": {"features": TAME, "rounds": 20, "min_data_in_leaf": 5},
+    "catboost": {"features": (*TAME, *SINGLE_IDS), "rounds": 20, "depth": 4},
     "dlrm": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "calibration": "isotonic"},
     "dcn": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "deep_mlp": (8,), "sharing": "mmoe"},
     "wide_deep": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "deep_mlp": (8, 4), "sharing": "mmoe"},

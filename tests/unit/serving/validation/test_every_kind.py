@@ -32,17 +32,23 @@ IDS = {"features": ["*_log", "*_id"], "embedding_dim": 8, "epochs": 1, "batch_si
 SETTINGS_BY_KIND: dict[str, dict[str, Any]] = {
     "xgboost": {"features": NUMBERS, "rounds": 10, "calibration": "isotonic"},
     "lightgbm": {"features": NUMBERS, "rounds": 10},
+    "catboost": {
+        "features": ["*_log", "*_rate", "user_id_*", "item_id_id", "surface_id"],
+        "rounds": 10,
+        "max_ctr_complexity": 2,
+    },
     "dcn": {**IDS, "cross_rank": 16, "calibration": "platt"},
     "wide_deep": IDS,
     "finalnet": {**IDS, "calibration": "isotonic"},
     "din": {**IDS, "history": "user_items", "target": "item_id_id"},
     "logistic": {"features": ["*"], "epochs": 2, "bins": [24], "role": "candidate"},
-    "blend": {"models": ["xgboost", "dcn", "logistic"]},
+    "blend": {"models": ["xgboost", "catboost", "dcn", "logistic"]},
 }
 FULL_RANK = "dcn of full rank"
 CASES = SETTINGS_BY_KIND | {FULL_RANK: {"kind": "dcn", **IDS, "cross_rank": None}}
 NOT_LONG = {"xgboost", "blend"}
-"""Of these, `make test` tries every way of export: trees, and a network and a regression, as members of the blend."""
+"""Of these, `make test` tries every way of export: trees, of numbers and of categories, and a network and a regression,
+as members of the blend."""
 ELSEWHERE = {"dlrm"}
 """`test_validate_export` tries them."""
 

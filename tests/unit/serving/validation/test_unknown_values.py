@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from models import missing_directions
+from models.catboost import ranker as catboost_ranker
 from models.embedding.training import unknown_ids
 from models.logistic.ranker import LogisticRanker
 from models.registry import KINDS
@@ -74,6 +75,7 @@ NETWORK: Final = {
 MODELS: Final[dict[str, dict[str, Any]]] = {
     "xgboost": {"features": NUMBERS, "rounds": 600, "learning_rate": 0.05, "max_depth": 4, "refit": True},
     "lightgbm": {"features": NUMBERS, "rounds": 400, "learning_rate": 0.05, "refit": True},
+    "catboost": {"features": NUMBERS, "rounds": 400, "learning_rate": 0.05, "depth": 4, "refit": True},
     "logistic": {"features": ["*"], "role": "candidate"},
     "dlrm": {**NETWORK, "bottom_mlp": [32], "top_mlp": [32, 16]},
     "dcn": NETWORK,
@@ -85,7 +87,7 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 MATTERING: Final = (1.0, -1.1, 12_000, 0.0)
 """A log whose columns matter: see `write_log`."""
-SHORT: Final = ("xgboost", "lightgbm")
+SHORT: Final = ("xgboost", "lightgbm", "catboost")
 """Kinds that `make test` tries."""
 CASES: Final = [kind if kind in SHORT else pytest.param(kind, marks=pytest.mark.long) for kind in MODELS]
 
@@ -184,7 +186,7 @@ def test_a_column_that_matters_loses_none_of_what_it_says(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auc_of_average = world.auc(kind)
-    for module in (missing_directions, unknown_ids):
+    for module in (catboost_ranker, missing_directions, unknown_ids):
         monkeypatch.setattr(module, "find_rarely_unknown_features", lambda learning: ())
     monkeypatch.setattr(LogisticRanker, "_set_unknown", lambda ranker, learning: None)
     assert auc_of_average > world.auc(kind, "not averaged") - 0.001
