@@ -225,6 +225,9 @@ def _retrieval_lines(draft: SpecDraft) -> Iterator[str]:
             yield from _offered_lines(f"{key}: [{names}]", comment)
     yield "#   sources:"
     yield "#     popular: {kind: popular, window_days: 7}"
+    if draft.clock is not None:
+        dates = [column.name for side in tables for column in side.table.columns if column.type == "date"]
+        yield f"#     new: {{kind: newest{f', column: {dates[0]}' if len(dates) == 1 else ''}}}"
     yield "#     together: {kind: co_visitation}"
     if draft.has_slates:
         yield "# Leave out the features of kind slate, and '*_slate_*' of the models: they compare the few rows that"

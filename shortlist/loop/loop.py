@@ -193,22 +193,16 @@ class LivedLoop:
             self._measure(day, lived)
 
     def pass_night(self, day: int) -> None:
-        """Refresh and train after a day, as the schedule says, and promote a version that passes the gates.
+        """Refresh and train after a day, in the order of the schedule, and promote a version that passes the gates.
 
         Raises:
             ShortlistError: A refresh or a training fails.
         """
         tomorrow, schedule = self.date_of(day + 1), self.spec.schedule
-        if _is_due(schedule.refresh, tomorrow):
-            with self._captured_output():
-                code = run_refresh_locally(self.spec, None, self.state.root)
-            if code:
-                raise ShortlistError(f"{self._output}: the refresh before {tomorrow} failed; its message is at the end")
-            self._events.append(LoopEvent(day=tomorrow, kind="refreshed"))
-        if _is_due(schedule.retrain, tomorrow):
-            kind = self._train()
-            version = self.context.tracker.registry.version_of("champion") if kind == "promoted" else None
-            self._events.append(LoopEvent(day=tomorrow, kind=kind, version=version))
+        actions = (schedule.refresh, self._refresh), (schedule.retrain, self._retrain)
+        due = [(moment, act) for cron, act in actions if (moment := _due_time(cron, tomorrow)) is not None]
+        for _, act in sorted(due, key=lambda timed: timed[0]):
+            act(tomorrow)
         self._open_champion()
 
     def summary(self) -> Loop:
@@ -220,6 +214,18 @@ class LivedLoop:
             events=tuple(self._events),
             requests_per_second=self._answered / self._answer_seconds,
         )
+
+    def _refresh(self, tomorrow: date) -> None:
+        with self._captured_output():
+            code = run_refresh_locally(self.spec, None, self.state.root)
+        if code:
+            raise ShortlistError(f"{self._output}: the refresh before {tomorrow} failed; its message is at the end")
+        self._events.append(LoopEvent(day=tomorrow, kind="refreshed"))
+
+    def _retrain(self, tomorrow: date) -> None:
+        kind = self._train()
+        version = self.context.tracker.registry.version_of("champion") if kind == "promoted" else None
+        self._events.append(LoopEvent(day=tomorrow, kind=kind, version=version))
 
     def _train(self) -> Any:
         """Train and judge; promote a new blessed version. Return what came of it, as a `LoopEvent.kind`."""
@@ -283,9 +289,10 @@ class LivedLoop:
         self._greedy_reward += float(greedy.sum())
 
 
-def _is_due(cron: str | None, day: date) -> bool:
-    """Whether a schedule has a time on a day (UTC)."""
+def _due_time(cron: str | None, day: date) -> datetime | None:
+    """Return the last time of a schedule on a day (UTC); None where it has none then."""
     if cron is None:
-        return False
+        return None
     begin = datetime.combine(day, datetime.min.time(), UTC)
-    return newest_scheduled_time(cron, begin + timedelta(days=1)) >= begin
+    moment = newest_scheduled_time(cron, begin + timedelta(days=1))
+    return moment if moment >= begin else None

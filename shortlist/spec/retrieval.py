@@ -32,6 +32,8 @@ class SourceSection(Section):
 
     max_items: int | None = Field(default=None, ge=1, le=100_000)
     """Most candidates of this source; null: `retrieval.candidates`."""
+    min_items: int = Field(default=0, ge=0, le=100_000)
+    """Number of its first items that stay candidates however low other sources rank them."""
 
     def check(self, data: Data) -> None:
         """Check the source against the log's declaration.
@@ -156,6 +158,11 @@ class Retrieval(Section):
                 f"retrieval.item_columns: '{both[0]}' is in retrieval.context too; it is a column of the item or of the"
                 " request, not of both"
             )
+
+    @property
+    def reserved_candidates(self) -> dict[str, int]:
+        """Number of first items of each source that stay candidates, by its name; sources without any are left out."""
+        return {name: source.min_items for name, source in self.sources.items() if source.min_items}
 
     def max_candidates(self, name: str) -> int:
         """Return the largest number of candidates of a source."""

@@ -211,14 +211,15 @@ class Retriever:
 
         def finish() -> Candidates:
             lists = {name: finish_by_source[name]() for name in order}
-            return fuse_candidates([(name, lists[name]) for name in finish_by_source], self.section.candidates)
+            ordered_lists = [(name, lists[name]) for name in finish_by_source]
+            return fuse_candidates(ordered_lists, self.section.candidates, self.section.reserved_candidates)
 
         return finish
 
     def candidates_and_lists(self, queries: Queries) -> dict[str, Rows]:
         """Return the items of every source by its name, and those of all together as `all`."""
         lists = self.lists(queries)
-        fused = fuse_candidates(lists, self.section.candidates)
+        fused = fuse_candidates(lists, self.section.candidates, self.section.reserved_candidates)
         return {**{name: ranked.items for name, ranked in lists}, ALL_SOURCES: fused.items}
 
     def find_recent_items(self, users: pl.Series) -> Rows:

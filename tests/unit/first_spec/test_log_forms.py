@@ -545,12 +545,15 @@ def test_a_crawler_is_named(tmp_path: Path) -> None:
 def test_retrieval_is_offered_where_a_table_lists_the_items(tmp_path: Path) -> None:
     clicks().select("user_id", "item_id", "clicked", "time").write_csv(tmp_path / "log.csv")
     titles = [f"What is said of item {item} nobody knows {item * 7919}" for item in range(1, 121)]
-    pl.DataFrame({"item_id": range(1, 121), "title": titles}).write_csv(tmp_path / "items.csv")
+    released = [date(2024, 1, 1 + item % 28) for item in range(1, 121)]
+    pl.DataFrame({"item_id": range(1, 121), "title": titles, "released": released}).write_csv(tmp_path / "items.csv")
     _, written, spec = first_spec(tmp_path)
     assert spec.retrieval is None
     assert "type: string}   # text, no feature: a vector column with `embedding: {text: ...}` makes one" in written.text
     retrieval = with_offered_retrieval(written.text).retrieval
-    assert retrieval is not None and (retrieval.candidates, set(retrieval.sources)) == (60, {"popular", "together"})
+    assert retrieval is not None
+    assert (retrieval.candidates, set(retrieval.sources)) == (60, {"popular", "new", "together"})
+    assert retrieval.sources["new"].column == "released"  # type: ignore[attr-defined]
 
 
 def with_offered_retrieval(text: str, *without: str) -> Spec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import CollectedLog, CollectedRows
 from shortlist.data.world.answering_world import NO_ITEM, AnsweringWorld
 from shortlist.loop.collected_day import EXPLORED, VERSION, publish_day
-from shortlist.loop.loop import _is_due, first_live_day
+from shortlist.loop.loop import LivedLoop, _due_time, first_live_day
 from shortlist.loop.policies import random_slates, slate_matrix
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
@@ -72,8 +72,33 @@ def test_a_spec_that_is_no_loop_is_refused() -> None:
 
 def test_a_schedule_is_due_on_its_days() -> None:
     monday, tuesday = date(2026, 1, 12), date(2026, 1, 13)
-    assert [_is_due("0 2 * * 1,4", day) for day in (monday, tuesday)] == [True, False]
-    assert _is_due("0 0 * * *", tuesday) and not _is_due(None, tuesday)
+    due_times = [_due_time("0 2 * * 1,4", day) for day in (monday, tuesday)]
+    assert due_times == [datetime(2026, 1, 12, 2, tzinfo=UTC), None]
+    assert _due_time("0 0 * * *", tuesday) == datetime(2026, 1, 13, tzinfo=UTC)
+    assert _due_time(None, tuesday) is None
+
+
+@pytest.mark.parametrize(
+    ("refresh", "retrain", "actions"),
+    [
+        ("0 4 * * *", "0 1 * * *", ["retrain", "refresh"]),
+        ("0 1 * * *", "0 4 * * *", ["refresh", "retrain"]),
+        ("0 1 * * *", "0 4 1 6 *", ["refresh"]),
+        (None, None, []),
+    ],
+)
+def test_a_night_follows_the_times_of_the_schedule(
+    refresh: str | None, retrain: str | None, actions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parsed(shipped())
+    schedule = spec.schedule.model_copy(update={"refresh": refresh, "retrain": retrain})
+    loop = LivedLoop(spec.model_copy(update={"schedule": schedule}), tmp_path)
+    done: list[str] = []
+    for name in ("refresh", "retrain"):
+        monkeypatch.setattr(loop, f"_{name}", lambda day, name=name: done.append(name))
+    monkeypatch.setattr(loop, "_open_champion", lambda: None)
+    loop.pass_night(8)
+    assert done == actions
 
 
 def test_rows_that_users_saw_are_collected_like_served_traffic(tmp_path: Path) -> None:

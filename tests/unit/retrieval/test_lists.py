@@ -69,6 +69,15 @@ def test_a_union_is_capped_and_queries_stay_apart() -> None:
     assert candidates.items.tolist() == [[2, 1], [7, -1]]
 
 
+def test_first_items_of_a_source_stay_candidates_however_low_others_rank_them() -> None:
+    lists = [("a", ranked([1, 2, 3, 4], [1])), ("b", ranked([2, 1, 4, 3], [2])), ("new", ranked([8, 9], []))]
+    assert fuse_candidates(lists, 3).items.tolist() == [[1, 2, 3], [1, 2, -1]]
+    candidates = fuse_candidates(lists, 3, {"new": 1})
+    assert candidates.items.tolist() == [[1, 2, 8], [1, 2, -1]]  # in the order of their sums
+    assert candidates.ranks[0].tolist() == [[1, 2, 0], [2, 1, 0], [0, 0, 1]]
+    assert fuse_candidates(lists, 3, {"new": 2}).items[0].tolist() == [1, 8, 9]
+
+
 def test_a_source_is_capped_by_the_list_it_gives() -> None:
     capped = RankedItems(*(part[:, :1] for part in ranked([1, 2, 3])))
     candidates = fuse_candidates([("capped", capped), ("other", ranked([9, 8]))], 4)

@@ -102,6 +102,15 @@ def test_refresh_refits_counting_sources(log: Log, tmp_path: Path) -> None:
     assert retriever.catalogue.ids[int(retriever.find_recent_items(pl.Series([0]))[0, 0])] == NEW
 
 
+def test_what_nobody_took_yet_is_a_candidate_of_a_source_of_new_items(log: Log, tmp_path: Path) -> None:
+    sources = {"popular": COUNTED["popular"], "new": {"kind": "newest", "min_items": 2}}
+    shop = Shop(log, tmp_path, sources=sources, candidates=11)
+    assert retrieve_ids(Retriever.open(tmp_path / "fitted"), 0)["new"] == [[10]]  # it is only listed
+    refreshed_ids = retrieve_ids(shop.refresh(items(*range(11), NEW, NEW + 1)), 0)
+    # The first day of the log shows what may be old; item 100 came on the second, item 101 is in the table alone.
+    assert sorted(refreshed_ids["new"][0]) == [10, NEW, NEW + 1]
+
+
 def test_two_towers_place_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:
     shop = Shop(log, tmp_path, sources={"towers": TOWERS}, candidates=6)
     retriever = shop.refresh()

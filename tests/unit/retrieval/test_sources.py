@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from pydantic import ValidationError
-from retrieval_log import Log, Row, declared, fit_data
+from retrieval_log import FIRST_DAY, Log, Row, declared, fit_data
 from scipy.sparse import csr_array
 
 from shortlist.contracts import DataError
@@ -17,6 +18,7 @@ from shortlist.slates.retrieval.sources.als import Als, solve_factors
 from shortlist.slates.retrieval.sources.co_visitation import CoVisitation
 from shortlist.slates.retrieval.sources.ease import Ease, ease_weights
 from shortlist.slates.retrieval.sources.item_vector import ItemVector
+from shortlist.slates.retrieval.sources.newest import Newest
 from shortlist.slates.retrieval.sources.popular import Popular
 from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS
 
@@ -72,6 +74,28 @@ def test_popular_by_keys_is_filled_with_overall_popularity_and_reads_user_column
     by_country = Popular(kind="popular", keys=("country",), min_positives=1)
     queries = make_queries(inputs, [1, 2], [[], []], country=["DE", "IN"])
     assert ids(inputs, fitted(by_country, inputs, tmp_path / "country", queries, 1)) == [[10], [20]]
+
+
+def test_new_items_are_those_of_the_last_days_and_each_user_begins_elsewhere(log: Log, tmp_path: Path) -> None:
+    item_columns = [{"name": "item_id", "type": "integer"}, {"name": "published", "type": "date"}]
+    items_table = {"name": "items", "path": "items.parquet", "key": "item_id", "columns": item_columns}
+    published = {10: -40, 11: -5, 12: 0, 13: 1, 14: 2, 15: 3, 16: None}  # days from the first one of the log
+    dates = [None if day is None else FIRST_DAY + timedelta(days=day) for day in published.values()]
+    table = log.write([click(1, 10, 0), click(1, 10, 1)], items={"item_id": list(published), "published": dates})
+    inputs = fit_data(table, declared(side_tables=[items_table]), 0, 1)
+    source = Newest(kind="newest", column="published", max_age_days=3)
+    queries = make_queries(inputs, [*range(30), None], [[]] * 31)
+    lists = ids(inputs, fitted(source, inputs, tmp_path, queries, 9))
+    # The log ends on day 1, so that requests come on day 2: not what is published later, nor what says no day.
+    assert {tuple(sorted(line)) for line in lists} == {(12, 13, 14)}
+    assert {line[0] for line in lists} == {12, 13, 14}
+    first_lists = ids(inputs, fitted(source, inputs, tmp_path / "two", queries, 2))
+    assert first_lists == [line[:2] for line in lists]
+    nothing = Newest(kind="newest", column="published", max_age_days=1)
+    table = log.write([click(1, 10, 0), click(1, 10, 20)], items={"item_id": list(published), "published": dates})
+    inputs = fit_data(table, declared(side_tables=[items_table]), 0, 20)
+    ranked = fitted(nothing, inputs, tmp_path / "none", make_queries(inputs, [1], [[]]), 4)
+    assert ranked.items.tolist() == [[-1] * 4] and np.isneginf(ranked.scores).all()
 
 
 def test_co_visitation_scores_pairs_by_nearness_and_popularity(log: Log, tmp_path: Path) -> None:
@@ -274,6 +298,7 @@ def test_a_log_without_positives_is_refused(source: SourceKind, log: Log, tmp_pa
         ({"kind": "popular", "keys": ["surfce"]}, r"'surfce' is no column of the log .*did you mean 'surface'"),
         ({"kind": "popular", "keys": ["topic"]}, "'topic' is no column of the log that is known before, or of a user"),
         ({"kind": "item_vector", "column": "price"}, "'price' is of type number; wanted vector"),
+        ({"kind": "newest", "column": "price"}, "'price' is of type number; wanted date"),
         ({"kind": "two_tower", "user_columns": ["topic"]}, "'topic' is no column of a side table of the users"),
         ({"kind": "ease", "histories": ["country"]}, "'country' is of type string; wanted tags"),
         ({"kind": "two_tower", "item_numbers": ["topic"]}, "'topic' is of type string; wanted integer or number"),
@@ -296,6 +321,8 @@ def test_a_window_of_days_needs_a_clock() -> None:
     data = declared(clock={"kind": "row_order", "days": 4})
     with pytest.raises(ValueError, match=r"window_days counts days, and data\.clock is of kind row_order"):
         Popular(kind="popular").check(data)
+    with pytest.raises(ValueError, match="max_age_days counts days"):
+        Newest(kind="newest").check(data)
     Popular(kind="popular", window_days=None).check(data)
 
 

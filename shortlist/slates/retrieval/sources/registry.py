@@ -9,6 +9,7 @@ from shortlist.slates.retrieval.sources.als import Als
 from shortlist.slates.retrieval.sources.co_visitation import CoVisitation
 from shortlist.slates.retrieval.sources.ease import Ease
 from shortlist.slates.retrieval.sources.item_vector import ItemVector
+from shortlist.slates.retrieval.sources.newest import Newest
 from shortlist.slates.retrieval.sources.popular import Popular
 from shortlist.slates.retrieval.sources.sequence import SequenceSource
 from shortlist.slates.retrieval.sources.two_tower import TwoTower
@@ -18,6 +19,7 @@ SOURCE_KINDS: Final = Registry[type[SourceKind]](
     "source_kinds",
     {
         "popular": Popular,
+        "newest": Newest,
         "co_visitation": CoVisitation,
         "item_vector": ItemVector,
         "ease": Ease,
