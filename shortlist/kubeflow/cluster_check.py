@@ -90,6 +90,7 @@ class ClusterCheck:
             return  # all else is in it
         yield from self._accounts()
         yield from self._secrets()
+        yield from self._volume()
         yield self._gateway()
         yield from self._objects()
         yield from self._permissions()
@@ -126,12 +127,13 @@ class ClusterCheck:
         ]
         if self._cluster.workers:
             kinds.append((_TRAIN_JOBS, "TrainJob", "install Kubeflow Trainer"))
+        if (job := self._spec.runtime.features.job) is not None:
+            kinds.append((job.api_version, job.kind, f"install {job.operator}"))
         for version, kind, repair in kinds:
             yield self._check(f"kind {kind} of {version}", partial(self._check_kind, version, kind, repair))
 
     def _check_kind(self, version: str, kind: str, repair: str) -> None:
-        resources = (self._api.read(f"/apis/{version}") or {}).get("resources", [])
-        if kind not in {resource["kind"] for resource in resources}:
+        if not self._api.knows(version, kind):
             raise ClusterError(f"this cluster does not know it; {repair}")
 
     def _accounts(self) -> Iterator[ClusterRequirement]:
@@ -174,6 +176,17 @@ class ClusterCheck:
             if missing
             else ClusterRequirement("ok", subject)
         )
+
+    def _volume(self) -> Iterator[ClusterRequirement]:
+        if (job := self._spec.runtime.features.job) is not None:
+
+            def is_shared(claim: Object) -> str:
+                modes = claim["spec"]["accessModes"]
+                return "" if "ReadWriteMany" in modes else f"it is {', '.join(modes)}; wanted ReadWriteMany"
+
+            path = f"/api/v1/namespaces/{{namespace}}/persistentvolumeclaims/{job.claim}"
+            repair = f"create it, ReadWriteMany, for the files that steps and a {job.kind} share (docs/cluster.md)"
+            yield self._object(f"PersistentVolumeClaim {job.claim}", path, repair, is_shared)
 
     def _gateway(self) -> ClusterRequirement:
         name = self._cluster.gateway

@@ -169,7 +169,8 @@ def _build_graphs(spec: Spec, images: ImageReferences) -> dict[GraphName, Any]:
     built, steps = {}, set[str]()
     for graph in GRAPHS:
         # Scheduled runs read the data as they are then: no step may be answered from an earlier run.
-        builder = PipelineBuilder(spec, ClusterPods(cluster, images, models, cached=graph in _CACHED))
+        pods = ClusterPods(cluster, images, models, spec.runtime.features.job, cached=graph in _CACHED)
+        builder = PipelineBuilder(spec, pods)
         build = BUILDERS["submitted" if graph in _SUBMITTED else cast("BuilderName", graph.replace("-", "_"))]
         # Kubeflow keeps cached results by pipeline name: two specs must not share one.
         built[graph] = build(builder, f"{spec.name}-{graph}")

@@ -17,11 +17,14 @@ from pipelines.graph import GraphTarget
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.report.titles import PER_MODEL
 from shortlist.spec.cluster import Cluster, Task
+from shortlist.spec.feature_job import VARIABLE, VOLUME_FOLDER, EngineJob, JobEnvironment
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
 ROLL_OUT: Final = "roll_out"
 """The step that changes what is served. It gets a token of its own, for all steps of a run have one service account."""
 TOKEN_VARIABLE: Final = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the name of a variable that shortlist.system.kubernetes_api reads
+FEATURE_STEPS: Final = frozenset({"fit_features", "build_table", "recount_days", "score_champion"})
+"""Steps that make features of the log."""
 _ROLLOUT_FOLDER: Final = "/var/run/shortlist/rollout"
 _RUN_ID_LABEL: Final = "metadata.labels['pipeline/runid']"
 """Field with the run's id, a label that Kubeflow sets on the pods."""
@@ -34,18 +37,23 @@ class ClusterPods(GraphTarget):
         cluster: The section.
         images: Images of the steps.
         models: Names of the declared models.
+        job: The kind of job that makes features for steps; None: they make them themselves.
         cached: Whether a step may be answered from an earlier run's results.
     """
 
     is_parallel = True
     has_references = True
 
-    def __init__(self, cluster: Cluster, images: ImageReferences, models: Sequence[str], *, cached: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, images: ImageReferences, models: Sequence[str], job: EngineJob | None = None,
+        *, cached: bool,
+    ) -> None:  # fmt: skip
         self.is_cached = cached
         self.config = dsl.PipelineConfig(ttl_seconds_after_finished=cluster.ttl_hours * 3_600)
         self._cluster = cluster
         self._images = images
         self._models = tuple(models)
+        self._job = job
 
     def shares_pod(self, stage: str) -> bool:
         """Return whether the steps of a stage run in one pod; those that start a run do, for they are never cached."""
@@ -68,6 +76,9 @@ class ClusterPods(GraphTarget):
     def _configure(self, task: Any, steps: Sequence[str]) -> None:
         settings = largest_settings([self._step_settings(step) for step in steps])
         minutes = sum(self._step_settings(step).timeout_minutes for step in steps)  # one after another
+        if self._job is not None and (jobs := len(FEATURE_STEPS.intersection(steps))):
+            minutes += jobs * self._job.timeout_minutes
+            self._mount(task, self._job.claim, settings)
         for name, value in {**self._cluster.variables, **thread_variables(settings)}.items():
             task.set_env_variable(name, value)
         task.set_container_image(self._images.require("gpu" if settings.gpus else "pipeline"))
@@ -94,6 +105,14 @@ class ClusterPods(GraphTarget):
             task.set_env_variable(TOKEN_VARIABLE, f"{_ROLLOUT_FOLDER}/token")
             # Optional: a pod without it starts, and fails where it needs the token.
             kubernetes.use_secret_as_volume(task, self._cluster.rollout_token, _ROLLOUT_FOLDER, optional=True)
+
+    def _mount(self, task: Any, claim: str, settings: Task) -> None:
+        """Mount the volume of the jobs of a step, and say what they need to know."""
+        environment = JobEnvironment(
+            folder=VOLUME_FOLDER, image=self._images.require("pipeline"), cluster=self._cluster, task=settings
+        )
+        kubernetes.mount_pvc(task, pvc_name=claim, mount_path=VOLUME_FOLDER)
+        task.set_env_variable(VARIABLE, environment.model_dump_json(exclude_defaults=True))
 
     def _step_settings(self, step: str) -> Task:
         """Return the resources and limits of a step.

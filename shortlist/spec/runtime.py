@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from shortlist.spec.base import RegisteredSection, Section
 from shortlist.spec.cluster import Cluster
+from shortlist.spec.feature_job import EngineJob, JobEnvironment
 from shortlist.system.partitions import PartitionEngine
 from shortlist.system.registry import Registry, resolve_address
 
@@ -191,6 +192,32 @@ class FeatureEngine(Section):
 
         Raises:
             EngineError: It cannot be reached, is too small, or has other versions.
+        """
+        raise NotImplementedError
+
+    @property
+    def job(self) -> EngineJob | None:
+        """The job that does the work on Kubernetes; None: the step's pod does it."""
+        return None
+
+    def inside_job(self) -> FeatureEngine:
+        """Return the section for the process in the job that does the step's work."""
+        raise NotImplementedError
+
+    def run_job(self, name: str, program: str, environment: JobEnvironment, *, is_finished: bool) -> None:
+        """Run a program in a job, or wait for the job of that name that an earlier attempt of the step created.
+
+        No job is left where it succeeds.
+
+        Args:
+            name: Name of the job, a DNS label; a digest of all inputs is in it.
+            program: Command line, for a shell.
+            environment: What the step's pod knows of its cluster.
+            is_finished: Whether the work is done; then the job, if there is one, is only deleted.
+
+        Raises:
+            EngineError: The job failed, took too long, or cannot be created; it does not run any more.
+            ShortlistError: The cluster refuses, or does not answer.
         """
         raise NotImplementedError
 

@@ -165,6 +165,11 @@ class KubernetesAPI:
         )
         return live_object
 
+    def knows(self, api_version: str, kind: str) -> bool:
+        """Whether the cluster has a kind of object, such as `RayJob` of `ray.io/v1`."""
+        resources = (self.read(f"/apis/{api_version}") or {}).get("resources", [])
+        return kind in {resource["kind"] for resource in resources}
+
     def read(self, path: str) -> Object | None:
         """Return the object at a path of the API, such as `/api/v1/namespaces/ml`; None where there is none."""
         live_object: Object | None = self._call(f"reading {path}", lambda: self._request("GET", path), if_missing=None)

@@ -12,9 +12,11 @@ import pytest
 import yaml
 from kserve_world import CLUSTER
 
+from shortlist.features.engines.ray.ray_job import RayWorkers, ray_job
 from shortlist.rollout.kserve.objects.manifests import Version, inference_service
 from shortlist.rollout.kserve.objects.owner import ObjectOwner
 from shortlist.spec.cluster import Secret, Task, Workers
+from shortlist.spec.feature_job import JobEnvironment
 from shortlist.training.distributed.train_job import train_job
 
 Object = dict[str, Any]
@@ -117,6 +119,75 @@ def test_a_patch_that_the_expressions_do_not_understand_is_refused() -> None:
     job = training()
     job["spec"]["runtimePatches"].append({"manager": "other", "trainingRuntimeSpec": {"template": {}}})
     assert broken_messages(job) == [ACCOUNT, VOLUMES, VARIABLES]
+
+
+def features() -> Object:
+    """Return the RayJob of a step with everything that a spec can declare for it."""
+    secrets = (Secret(name="stores", variables={"SHORTLIST_DATABASE": "database"}),)
+    cluster = CLUSTER.model_copy(update={"secrets": secrets, "variables": {"AWS_REGION": "eu-1"}})
+    task = Task(node_selector={"pool": "memory"}, tolerations=({"key": "big"},))
+    environment = JobEnvironment(folder="/mnt", image=CLUSTER.images.pipeline, cluster=cluster, task=task)
+    return ray_job(
+        "features-1", "python3 -m program", RayWorkers(2, 8, 10**9, 10**9, "shortlist-features", 60), environment
+    )
+
+
+def ray_pod(job: Object, name: str) -> Object:
+    cluster = job["spec"]["rayClusterSpec"]
+    templates = {
+        "head": cluster["headGroupSpec"], "worker": cluster["workerGroupSpecs"][0],
+        "submitter": {"template": job["spec"]["submitterPodTemplate"]},
+    }  # fmt: skip
+    pod_spec: Object = templates[name]["template"]["spec"]
+    return pod_spec
+
+
+RAY_ADDITIONS = "KubeRay adds no containers, secrets and accounts of its own"
+RAY_VOLUMES = "pods of Ray have scratch space (emptyDir), the claim shortlist-features, and no other volumes"
+RAY_TOKEN = "only the step roll_out reads shortlist-rollout-token"  # noqa: S105 - a sentence
+
+
+@pytest.mark.parametrize("name", ["head", "worker", "submitter"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda pod: pod.update(serviceAccountName="shortlist-rollout"), "pods of Ray run as shortlist-pipeline"),
+        (lambda pod: pod.pop("serviceAccountName"), "pods of Ray run as shortlist-pipeline"),
+        (lambda pod: pod["volumes"].append({"name": "token", "secret": {"secretName": "shortlist-rollout-token"}}),
+         RAY_VOLUMES),
+        (lambda pod: pod["volumes"].append({"name": "db", "persistentVolumeClaim": {"claimName": "postgres"}}),
+         RAY_VOLUMES),
+        (lambda pod: pod["containers"][0]["env"].append(TOKEN), RAY_TOKEN),
+        (lambda pod: pod["containers"][0].update(envFrom=[{"secretRef": {"name": "shortlist-rollout-token"}}]),
+         RAY_TOKEN),
+        (lambda pod: pod.update(initContainers=[{"name": "init", "env": [TOKEN]}]), RAY_TOKEN),
+    ],
+)  # fmt: skip
+def test_a_step_cannot_get_a_pod_of_ray_with_the_rights_of_rollouts(
+    name: str, change: Callable[[Object], None], message: str
+) -> None:
+    job = copy.deepcopy(features())
+    assert broken_messages(job) == []
+    change(ray_pod(job, name))
+    assert broken_messages(job) == [message]
+
+
+@pytest.mark.parametrize(
+    "addition",
+    [
+        "enableInTreeAutoscaling",
+        "autoscalerOptions",
+        "gcsFaultToleranceOptions",
+        "historyServerOptions",
+        "authOptions.secretName",
+    ],
+)
+def test_kuberay_adds_nothing_to_the_pods_of_a_step(addition: str) -> None:
+    job = features()
+    name, _, field = addition.partition(".")
+    options = job["spec"]["rayClusterSpec"].setdefault(name, {})
+    options[field or "redisPassword"] = TOKEN
+    assert broken_messages(job) == [RAY_ADDITIONS]
 
 
 def spoil_image(part: str, kind: str) -> Callable[[Object], None]:

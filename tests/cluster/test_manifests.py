@@ -371,7 +371,7 @@ def test_each_account_has_exactly_the_rights_of_its_work(objects: list[Object]) 
     rollout |= {("httproutes", verb) for verb in ("get", "create", "update", "delete")}
     rollout |= {("pods", "list"), ("events", "list"), ("endpointslices", "list")}
     assert bound(objects, "shortlist-rollout") == rollout
-    steps = {("trainjobs", verb) for verb in ("create", "get", "delete")}
+    steps = {(jobs, verb) for jobs in ("trainjobs", "rayjobs") for verb in ("create", "get", "delete")}
     steps |= {("workflowtaskresults", verb) for verb in ("create", "patch")}
     steps |= {(resource, verb) for resource in ("pods", "configmaps") for verb in ("get", "list", "watch")}
     steps |= {("events", "list"), ("secrets", "get")}

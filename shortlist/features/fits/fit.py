@@ -14,6 +14,7 @@ from shortlist.contracts import DataError, Files
 from shortlist.features.counts.moments import NumberMoments, sum_moments
 from shortlist.features.counts.statistics import check_sum_range
 from shortlist.features.declared.plan import Plan, plan
+from shortlist.features.engines.work import feature_work
 from shortlist.features.fits.counting import DayRecord
 from shortlist.features.fits.fitting import Fitting
 from shortlist.features.fits.previous_fit import DayRange, PreviousFit
@@ -32,6 +33,7 @@ from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable
 from shortlist.tracking.steps import note
 
 
+@feature_work(lambda out: None)
 def fit(  # noqa: PLR0913 - the sections and folders of one step
     data: Data,
     features: Features,

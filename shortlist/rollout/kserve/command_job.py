@@ -9,15 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from shortlist.pods.settings import container_security, pod_security, resources, tolerations
 from shortlist.rollout.kserve.objects.owner import MANAGED_BY, SPEC_LABEL
 from shortlist.rollout.kserve.objects.pod_status import container_statuses, unstartable_lines, waiting_lines
 from shortlist.rollout.kserve.objects.pods import (
     TMP,
     checked_image,
-    container_security,
-    pod_security,
-    resources,
-    tolerations,
     variables,
 )
 from shortlist.spec.cluster import Cluster

@@ -14,16 +14,16 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from shortlist.contracts import ShortlistError
+from shortlist.pods.failure import JobFailure
+from shortlist.pods.job import JobState, StepJob
 from shortlist.spec.cluster import Cluster, Workers
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.objects import ObjectStore
-from shortlist.system.kubernetes_api import ClusterError, ConflictError, KubernetesAPI, ResourceKind
-from shortlist.system.progress import emit
-from shortlist.training.distributed.job import MODEL, DistributedJob, WorkerFailure
+from shortlist.system.kubernetes_api import KubernetesAPI, Object, ResourceKind
+from shortlist.training.distributed.job import MODEL, DistributedJob
 from shortlist.training.distributed.train_job import train_job
 
 TRAIN_JOB: Final = ResourceKind("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
-_POLL_SECONDS: Final = 5.0
 
 
 class TrainJobContext(NamedTuple):
@@ -52,9 +52,13 @@ def train_on_cluster(context: TrainJobContext, job: DistributedJob, out_model: P
     key = f"trainings/{name}"
     if context.objects.read(f"{key}/{MODEL}/published.json") is None:
         manifest = train_job(name, context.cluster, context.workers, context.objects.root, key)
+        step_job = StepJob(context.kubernetes, TRAIN_JOB, manifest, _read_state, context.sleep)
+        failure = f"{key}/failed.json"
         _publish(context.objects, key, job)
-        _start(context, manifest, f"{key}/failed.json")
-        _wait(context, name, f"{key}/failed.json")
+        step_job.start(lambda: context.objects.write(failure, b""))
+        state = step_job.wait()
+        if state.outcome == "failed":
+            raise _failure_error(step_job, state.text, context.objects.read(failure))
     context.objects.fetch_folder(f"{key}/{MODEL}", out_model)
 
 
@@ -86,39 +90,12 @@ def _publish(objects: ObjectStore, key: str, job: DistributedJob) -> None:
         objects.put_folder(Path(job.champion), f"{key}/champion")
 
 
-def _start(context: TrainJobContext, manifest: dict[str, Any], failure: str) -> None:
-    """Create the TrainJob unless it exists and has not failed; a failed one is deleted first."""
-    name = manifest["metadata"]["name"]
-    existing_job = context.kubernetes.get(TRAIN_JOB, name)
-    if existing_job is not None and _find_condition(existing_job, "Failed"):
-        context.kubernetes.delete(TRAIN_JOB, existing_job)
-        while context.kubernetes.get(TRAIN_JOB, name) is not None:
-            context.sleep(_POLL_SECONDS)
-        existing_job = None
-    if existing_job is None:
-        context.objects.write(failure, b"")
-        try:
-            context.kubernetes.create(TRAIN_JOB, manifest)
-        except ConflictError:  # an earlier attempt, or the same step elsewhere, created it
-            return
-
-
-def _wait(context: TrainJobContext, name: str, failure: str) -> None:
-    """Wait for a TrainJob to end, and report its progress."""
-    last_text = ""
-    while True:
-        train_job = context.kubernetes.get(TRAIN_JOB, name)
-        if train_job is None:
-            raise ShortlistError(f"TrainJob {name}: somebody deleted it while it was training; run the step again")
-        if _find_condition(train_job, "Complete"):
-            return
-        if (failed_condition := _find_condition(train_job, "Failed")) is not None:
-            raise _failure_error(context, name, failed_condition, failure)
-        text = _describe_progress(train_job)
-        if text != last_text:
-            emit({"event": "progress", "label": f"TrainJob {name}", "done": 0, "total": None, "unit": "", "text": text})
-            last_text = text
-        context.sleep(_POLL_SECONDS)
+def _read_state(train_job: Object) -> JobState:
+    if _find_condition(train_job, "Complete"):
+        return JobState("complete", "")
+    if (condition := _find_condition(train_job, "Failed")) is not None:
+        return JobState("failed", f"{condition['reason']}: {condition['message']}")
+    return JobState("running", _describe_progress(train_job))
 
 
 def _find_condition(train_job: dict[str, Any], kind: str) -> dict[str, Any] | None:
@@ -137,23 +114,13 @@ def _describe_progress(train_job: dict[str, Any]) -> str:
     )
 
 
-def _failure_error(context: TrainJobContext, name: str, condition: dict[str, Any], failure: str) -> ShortlistError:
+def _failure_error(job: StepJob, reason: str, worker_failure: bytes | None) -> ShortlistError:
     """Return the error that a worker reported, else the cluster's."""
-    worker_failure = context.objects.read(failure)
     if worker_failure:
-        return WorkerFailure.model_validate_json(worker_failure).error()
+        return JobFailure.model_validate_json(worker_failure).error()
+    namespace = job.kubernetes.namespace
     return ShortlistError(
-        f"TrainJob {name} in namespace {context.cluster.namespace} failed: {condition['reason']}:"
-        f" {condition['message']}{_recent_events(context, name)}"
-        f"\nAll its workers were stopped; no model was written. Look at: kubectl -n {context.cluster.namespace} logs"
-        f" -l jobset.sigs.k8s.io/jobset-name={name} --prefix"
+        f"TrainJob {job.name} in namespace {namespace} failed: {reason}{job.recent_events()}"
+        f"\nAll its workers were stopped; no model was written. Look at: kubectl -n {namespace} logs"
+        f" -l jobset.sigs.k8s.io/jobset-name={job.name} --prefix"
     )
-
-
-def _recent_events(context: TrainJobContext, name: str) -> str:
-    """Return the latest events of the cluster; empty where this account may not read them."""
-    try:
-        events = context.kubernetes.events(name)[-3:]
-    except ClusterError:
-        return ""
-    return "".join(f"\n  {event.get('reason')}: {event.get('message')}" for event in events)

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import ShortlistError
+from shortlist.pods.failure import JobFailure
 from shortlist.ranking.inputs import features_matching, learning_split
-from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.ranking.row_weighting import ROW_WEIGHTING, row_weighting
 from shortlist.spec.base import Section
 from shortlist.spec.cluster import Workers
@@ -22,33 +22,15 @@ FILE: Final = "job.json"
 MODEL: Final = "model"
 
 
-class WorkerFailure(BaseModel):
-    """The error of a worker that stopped for a mistake of the user."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    message: str
-    misfit: bool
-    """Whether the error is an `IncompatibleModelError`."""
-
-    @classmethod
-    def from_error(cls, error: ShortlistError) -> Self:
-        """Return the failure of an error."""
-        return cls(message=str(error), misfit=isinstance(error, IncompatibleModelError))
-
-    def write(self, folder: Path, rank: int) -> None:
-        """Write the failure beside the job."""
-        write_json(folder / f"failed-{rank}.json", self.model_dump())
-
-    def error(self) -> ShortlistError:
-        """Return the failure as an error."""
-        return IncompatibleModelError(self.message) if self.misfit else ShortlistError(self.message)
+def write_failure(error: ShortlistError, folder: Path, rank: int) -> None:
+    """Write the error of a process beside the job."""
+    write_json(folder / f"failed-{rank}.json", JobFailure.from_error(error).model_dump())
 
 
-def first_failure(folder: Path) -> WorkerFailure | None:
+def first_failure(folder: Path) -> JobFailure | None:
     """Return the failure that was written first; the other processes stopped because of it."""
     files = sorted(folder.glob("failed-*.json"), key=lambda path: path.stat().st_mtime_ns)
-    return WorkerFailure.model_validate(read_json(files[0])) if files else None
+    return JobFailure.model_validate(read_json(files[0])) if files else None
 
 
 class DistributedJob(BaseModel):

@@ -11,9 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import ShortlistError
+from shortlist.pods.failure import JobFailure
 from shortlist.storage.objects import ObjectStore, open_object_store
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.training.distributed.job import FILE, MODEL, DistributedJob, WorkerFailure
+from shortlist.training.distributed.job import FILE, MODEL, DistributedJob
 from shortlist.training.distributed.worker import train_as_worker
 
 
@@ -53,7 +54,7 @@ def main() -> None:
                 train_remotely(objects, key, rank, Path(folder))
             except ShortlistError as error:
                 if not objects.read(f"{key}/failed.json"):  # the others stop because of the first
-                    objects.write(f"{key}/failed.json", WorkerFailure.from_error(error).model_dump_json().encode())
+                    objects.write(f"{key}/failed.json", JobFailure.from_error(error).model_dump_json().encode())
                 raise
     except ShortlistError as error:
         sys.stderr.write(f"{error}\n")

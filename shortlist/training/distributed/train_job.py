@@ -6,16 +6,19 @@ import os
 from typing import Any, Final
 
 from shortlist.contracts import ShortlistError
-from shortlist.spec.cluster import Cluster, Task, Workers
+from shortlist.pods.settings import LABEL, declared_variables, job_pod, resources, whole_cores
+from shortlist.spec.cluster import Cluster, Workers
 
 API_VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 RUNTIME: Final = "torch-distributed"
 """The ClusterTrainingRuntime of Kubeflow Trainer that sets torchrun's nodes, processes and addresses."""
-LABEL: Final = "app.kubernetes.io/managed-by"
 _CONTAINER: Final = "node"
 """Name of the job and the container in this runtime."""
-_USER: Final = 1000
-"""User id of the images in deploy/docker."""
+_SCRATCH: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "tmp": ("/tmp", {"emptyDir": {}}),  # noqa: S108 - a volume of the pod's own
+    "shm": ("/dev/shm", {"emptyDir": {"medium": "Memory"}}),  # noqa: S108
+}
+"""Scratch space, and shared memory for NCCL between the processes of a pod; Docker's default is 64 MB."""
 _MANAGER: Final = "shortlist.dev/training"
 _IMAGES: Final = {"gpu": "SHORTLIST_GPU_IMAGE", "pipeline": "SHORTLIST_IMAGE"}
 
@@ -34,9 +37,11 @@ def train_job(name: str, cluster: Cluster, workers: Workers, objects: str, key: 
         ShortlistError: No image is declared, or an image has no digest.
     """
     task = workers.pod
-    threads = {"name": "OMP_NUM_THREADS", "value": str(max(1, int(_cores(task) / workers.processes)))}
-    resources = {"cpu": task.cpu, "memory": task.memory} | ({task.accelerator: str(task.gpus)} if task.gpus else {})
-    patch = {"metadata": {"labels": {LABEL: "shortlist"}}, "spec": _pod(cluster, task)}
+    threads = {"name": "OMP_NUM_THREADS", "value": str(max(1, whole_cores(task) // workers.processes))}
+    patch = {
+        "metadata": {"labels": {LABEL: "shortlist"}},
+        "spec": job_pod(cluster, task, {"name": _CONTAINER}, _SCRATCH),
+    }
     job = {"name": _CONTAINER, "template": {"spec": {"template": patch}}}
     return {
         "apiVersion": API_VERSION,
@@ -49,61 +54,16 @@ def train_job(name: str, cluster: Cluster, workers: Workers, objects: str, key: 
                 "image": _image(cluster, "gpu" if task.gpus else "pipeline"),
                 "command": ["torchrun", "-m", "shortlist.training.distributed.remote_worker"],
                 "args": [objects, key],
-                "env": [threads, *_environment(cluster)],
+                "env": [threads, *declared_variables(cluster)],
                 "numNodes": workers.nodes,
                 "numProcPerNode": workers.processes,
-                "resourcesPerNode": {"requests": resources, "limits": resources},
+                "resourcesPerNode": resources(task),
             },
             "runtimePatches": [
                 {"manager": _MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
             ],
         },
     }
-
-
-def _pod(cluster: Cluster, task: Task) -> dict[str, Any]:
-    tolerations = [
-        {name: value for name, value in toleration.model_dump().items() if value} for toleration in task.tolerations
-    ]
-    # Scratch space, and shared memory for NCCL between the processes of a pod; Docker's default is 64 MB.
-    volumes = {"tmp": ("/tmp", {}), "shm": ("/dev/shm", {"medium": "Memory"})}  # noqa: S108 - a volume of the pod's own
-    spec: dict[str, Any] = {
-        "serviceAccountName": cluster.service_account,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [
-            {
-                "name": _CONTAINER,
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
-                "volumeMounts": [{"name": name, "mountPath": path} for name, (path, _) in volumes.items()],
-            }
-        ],
-        "volumes": [{"name": name, "emptyDir": kind} for name, (_, kind) in volumes.items()],
-    }
-    spec |= {"nodeSelector": task.node_selector} if task.node_selector else {}
-    return spec | ({"tolerations": tolerations} if tolerations else {})
-
-
-def _cores(task: Task) -> float:
-    return float(task.cpu.removesuffix("m")) / (1_000 if task.cpu.endswith("m") else 1)
-
-
-def _environment(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return the declared variables, and those of the secrets, whose values are never written into a manifest."""
-    declared: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in cluster.variables.items()]
-    return declared + [
-        {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": key}}}
-        for secret in cluster.secrets
-        for variable, key in secret.variables.items()
-    ]
 
 
 def _image(cluster: Cluster, kind: str) -> str:

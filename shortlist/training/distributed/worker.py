@@ -11,7 +11,7 @@ from shortlist.ranking.devices import torch_device
 from shortlist.ranking.process_group import join_group
 from shortlist.ranking.saved_models import ranker_class
 from shortlist.system.progress import EVENTS_VARIABLE
-from shortlist.training.distributed.job import MODEL, DistributedJob, WorkerFailure
+from shortlist.training.distributed.job import MODEL, DistributedJob, write_failure
 
 
 def train_as_worker(path: Path, rank: int) -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     try:
         train_as_worker(path, rank)
     except ShortlistError as error:
-        WorkerFailure.from_error(error).write(path.parent, rank)
+        write_failure(error, path.parent, rank)
         raise SystemExit(1) from None
 
 

@@ -38,7 +38,7 @@ GATEWAY_CLASS = "/apis/gateway.networking.k8s.io/v1/gatewayclasses/shortlist"
 POLICIES = [
     f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic{ending}/shortlist-{objects}"
     for ending in ("ies", "ybindings")
-    for objects in ("inference-services", "train-jobs")
+    for objects in ("inference-services", "train-jobs", "ray-jobs")
 ]
 
 Object = dict[str, Any]
@@ -270,6 +270,24 @@ def test_settings_of_the_spec_are_checked(spec_file: Path, change: Object, line:
     spec["runtime"]["cluster"] |= change
     spec_file.write_text(yaml.safe_dump(spec))
     assert missing(spec_file)[0].startswith(f"{'missing':<12} {line}")
+
+
+def test_features_on_ray_need_kuberay_and_a_shared_volume(kube: KubeServer, spec_file: Path) -> None:
+    spec = yaml.safe_load(spec_file.read_text())
+    spec["runtime"]["features"] = {"engine": "ray", "volume_claim": "files"}
+    spec_file.write_text(yaml.safe_dump(spec))
+    path = f"{NAMESPACE}/persistentvolumeclaims/files"
+    kube.objects_by_path |= {path: None, "/apis/ray.io/v1": None}
+    kind, claim = missing(spec_file)
+    assert kind.endswith("kind RayJob of ray.io/v1: this cluster does not know it; install KubeRay 1.6 or later")
+    assert claim.endswith("PersistentVolumeClaim files: create it, ReadWriteMany, for the files that steps and a RayJob"
+                          " share (docs/cluster.md)")  # fmt: skip
+    kube.objects_by_path["/apis/ray.io/v1"] = {"resources": [{"kind": "RayJob"}]}
+    kube.objects_by_path[path] = {"spec": {"accessModes": ["ReadWriteOnce"]}}
+    (alone,) = missing(spec_file)
+    assert alone.endswith("PersistentVolumeClaim files: it is ReadWriteOnce; wanted ReadWriteMany")
+    kube.objects_by_path[path] = {"spec": {"accessModes": ["ReadWriteMany"]}}
+    assert missing(spec_file) == []
 
 
 def test_what_may_not_be_read_is_not_called_missing(kube: KubeServer, spec_file: Path) -> None:

@@ -49,6 +49,7 @@ RESOURCES = {
     "serving.kserve.io": ("inferenceservices",),
     "gateway.networking.k8s.io": ("httproutes",),
     "trainer.kubeflow.org": ("trainjobs",),
+    "ray.io": ("rayjobs",),
     "argoproj.io": ("workflowtaskresults",),
     "pipelines.kubeflow.org": ("experiments", "pipelines", "runs", "jobs"),
     "apps": ("deployments",),

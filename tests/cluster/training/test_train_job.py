@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from crd_schemas import problems
+from job_server import Object, running
 from kubernetes import client
-from train_job_server import Object, TrainJobs, condition, running
+from train_job_server import TrainJobs, ended
 
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
@@ -132,7 +133,7 @@ def test_workers_are_used_where_they_are_declared(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def trainer() -> Iterator[TrainJobs]:
-    with running() as server:
+    with running(TrainJobs()) as server:
         yield server
 
 
@@ -168,7 +169,7 @@ def test_pods_train_the_model_once(place: TrainJobContext, trainer: TrainJobs, t
 def test_a_failed_training_is_created_anew_and_its_reason_reported(
     place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
 ) -> None:
-    trainer.ends = [condition("Failed", "DeadlineExceeded", "TrainJob exceeded its deadline")] * 2
+    trainer.ends = [ended("Failed", "DeadlineExceeded", "TrainJob exceeded its deadline")] * 2
     trainer.events = [
         {
             "metadata": {"name": "e"},
@@ -188,7 +189,7 @@ def test_a_failed_training_is_created_anew_and_its_reason_reported(
 def test_events_that_may_not_be_read_hide_no_reason(
     place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
 ) -> None:
-    trainer.ends = [condition("Failed", "DeadlineExceeded", "too slow")]
+    trainer.ends = [ended("Failed", "DeadlineExceeded", "too slow")]
     trainer.may_read_events = False
     with pytest.raises(ShortlistError, match="DeadlineExceeded: too slow\nAll its workers were stopped"):
         train_on_cluster(place, job(table), tmp_path / "model")
@@ -201,12 +202,15 @@ def test_a_workers_own_words_come_back(
     created = trainer._create
 
     def create(body: Object) -> tuple[int, Object]:
-        failure = {"message": "the champion reads other features", "misfit": True}
+        failure = {
+            "message": "the champion reads other features",
+            "error_class": "shortlist.ranking.ranker:IncompatibleModelError",
+        }
         place.objects.write(f"trainings/{name}/failed.json", json.dumps(failure).encode())
         return created(body)
 
     monkeypatch.setattr(trainer, "_create", create)
-    trainer.ends = [condition("Failed", "JobsFailed", "a pod failed")]
+    trainer.ends = [ended("Failed", "JobsFailed", "a pod failed")]
     with pytest.raises(IncompatibleModelError, match="the champion reads other features"):
         train_on_cluster(place, job(table), tmp_path / "model")
 
@@ -215,7 +219,7 @@ def test_a_deleted_training_is_noticed(
     place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
 ) -> None:
     trainer.forget = True
-    with pytest.raises(ShortlistError, match="somebody deleted it while it was training"):
+    with pytest.raises(ShortlistError, match="somebody deleted it before it ended"):
         train_on_cluster(place, job(table), tmp_path / "model")
 
 
@@ -230,7 +234,7 @@ def test_progress_is_told_once_per_change(
     def look(seconds: float) -> None:
         looks.append(seconds)
         if len(looks) == 3:
-            trainer.jobs[trainer.created[0]]["status"] = {"conditions": [condition("Failed", "Stopped", "enough")]}
+            trainer.jobs[trainer.created[0]]["status"] = ended("Failed", "Stopped", "enough")
 
     with pytest.raises(ShortlistError, match="Stopped: enough"):
         train_on_cluster(place._replace(sleep=look), job(table), tmp_path / "model")

@@ -18,7 +18,7 @@ from shortlist.ranking.row_weighting import ROW_WEIGHTING
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.distributed.job import DistributedJob, WorkerFailure, first_failure
+from shortlist.training.distributed.job import DistributedJob, first_failure, write_failure
 
 SECTION = DLRMModel(features=("*",))
 
@@ -79,8 +79,8 @@ def test_a_job_says_what_no_process_could_learn_from_its_own_files(
 
 def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
     assert first_failure(tmp_path) is None
-    WorkerFailure.from_error(IncompatibleModelError("other features")).write(tmp_path, 1)
-    WorkerFailure.from_error(ShortlistError("a follower")).write(tmp_path, 0)
+    write_failure(IncompatibleModelError("other features"), tmp_path, 1)
+    write_failure(ShortlistError("a follower"), tmp_path, 0)
     failure = first_failure(tmp_path)
     assert failure is not None
     with pytest.raises(IncompatibleModelError, match="other features"):

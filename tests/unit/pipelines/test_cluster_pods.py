@@ -13,8 +13,9 @@ from components.pod import RETRIES_VARIABLE
 from pipelines.compile import GRAPHS, GraphName
 from pipelines.graph import PipelineBuilder
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.cluster_pods import ClusterPods, check_step_names
+from shortlist.kubeflow.cluster_pods import FEATURE_STEPS, ClusterPods, check_step_names
 from shortlist.spec.cluster import Cluster
+from shortlist.spec.feature_job import VARIABLE, EngineJob, JobEnvironment
 from shortlist.spec.load import load_spec
 
 CPU, GPU = (f"registry/{name}@sha256:{digit * 64}" for name, digit in (("cpu", "a"), ("gpu", "b")))
@@ -50,8 +51,10 @@ class Built:
         *,
         cached: bool = True,
         images: ImageReferences = IMAGES,
+        job: EngineJob | None = None,
     ) -> None:
-        builder = PipelineBuilder(DEMO, ClusterPods(Cluster.model_validate(cluster), images, MODELS, cached=cached))
+        pods = ClusterPods(Cluster.model_validate(cluster), images, MODELS, job, cached=cached)
+        builder = PipelineBuilder(DEMO, pods)
         graph = GRAPHS[name](builder)
         self.spec = json_format.MessageToDict(graph.pipeline_spec)
         self.platform = json_format.MessageToDict(graph.platform_spec)["platforms"]["kubernetes"]
@@ -105,6 +108,27 @@ def test_the_steps_of_models_get_the_most_that_any_of_them_declares(built: Built
     policy = built.tasks["train"]["retryPolicy"]
     assert (policy["maxRetryCount"], policy["backoffDuration"], policy["backoffMaxDuration"]) == (3, "30s", "600s")
     assert built.tasks["ingest"]["retryPolicy"]["maxRetryCount"] == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_steps_that_make_features_mount_the_volume_of_their_jobs(shared: bool) -> None:
+    job = EngineJob("ray.io/v1", "RayJob", "KubeRay", "files", 60)
+    cluster = {**CLUSTER, "shared_pods": ["features"] if shared else []}
+    built = Built(cluster, job=job)
+    labels = {label for step in FEATURE_STEPS for label in built.pods_of(step)}
+    assert len(labels) == (2 if shared else 3)
+    for label, pod in built.pods.items():
+        variables = {variable["name"]: variable["value"] for variable in built.containers[label]["env"]}
+        assert (VARIABLE in variables) == ("pvcMount" in pod) == (label in labels)
+        if label in labels:
+            (mount,) = pod["pvcMount"]
+            environment = JobEnvironment.model_validate_json(variables[VARIABLE])
+            assert (mount["constant"], mount["mountPath"]) == ("files", environment.folder)
+            assert (environment.image, environment.task.memory) == (CPU, "2Gi")
+            assert environment.cluster == Cluster.model_validate(cluster)
+    (table,) = built.pods_of("build_table")
+    steps, jobs = (3, 2) if shared else (1, 1)
+    assert built.pods[table]["activeDeadlineSeconds"] == str((steps * 30 + jobs * 60) * 60)
 
 
 def test_two_variables_of_one_key_are_both_set() -> None:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from shortlist.spec.cluster import Name
+from shortlist.spec.feature_job import EngineJob, JobEnvironment
 from shortlist.spec.runtime import FeatureEngine
 from shortlist.system.partitions import PartitionEngine
 
@@ -33,12 +34,12 @@ class RayEngine(FeatureEngine):
     partitions: int | None = Field(default=None, ge=2, le=10_000)
     """Partitions of a shuffle; null: four per worker."""
     workers_per_pod: int = Field(default=8, ge=1, le=256)
-    """Workers of a pod, where a RayJob is submitted."""
+    """Most workers of a pod, where a RayJob is submitted."""
     volume_claim: Name = "shortlist-features"
-    """PersistentVolumeClaim, ReadWriteMany, that the step and all pods of a RayJob mount: the log and what is made of
-    it."""
+    """PersistentVolumeClaim, ReadWriteMany, that the step and all pods of a RayJob mount: copies of the log and of what
+    is made of it, while the job runs."""
     timeout_minutes: int = Field(default=360, ge=1)
-    """A RayJob that takes longer is stopped, and its step fails."""
+    """A RayJob that takes longer is deleted, and its step fails; the time limits of the steps grow by as much."""
 
     @property
     def shuffle_partitions(self) -> int:
@@ -54,6 +55,27 @@ class RayEngine(FeatureEngine):
     def object_store_bytes(self) -> int:
         """Shared memory of a machine."""
         return int(self.object_store_gb * 1e9)
+
+    @property
+    def job(self) -> EngineJob | None:
+        """The RayJob; none where a running cluster is declared."""
+        if self.address:
+            return None
+        return EngineJob("ray.io/v1", "RayJob", "KubeRay 1.6 or later", self.volume_claim, self.timeout_minutes)
+
+    def inside_job(self) -> RayEngine:
+        """Return the section with the cluster of the job as address."""
+        return self.model_copy(update={"address": "auto"})
+
+    def run_job(self, name: str, program: str, environment: JobEnvironment, *, is_finished: bool) -> None:
+        """Run a program as a RayJob; see `FeatureEngine.run_job`."""
+        from shortlist.features.engines.ray.ray_job import RayWorkers, run_ray_job
+
+        workers = RayWorkers(
+            self.workers, self.workers_per_pod, self.memory_bytes, self.object_store_bytes, self.volume_claim,
+            self.timeout_minutes,
+        )  # fmt: skip
+        run_ray_job(name, program, workers, environment, is_finished=is_finished)
 
     @contextmanager
     def open(self) -> Iterator[PartitionEngine]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from shortlist.pods.settings import container_security, resources
 from shortlist.rollout.kserve.objects.owner import (
     CLUSTER_ANNOTATION,
     DIGEST_ANNOTATION,
@@ -21,12 +22,10 @@ from shortlist.rollout.kserve.objects.pods import (
     CONTAINER,
     TMP,
     checked_image,
-    container_security,
     fetching,
     home,
     pod,
     probe,
-    resources,
     variables,
 )
 from shortlist.rollout.kserve.objects.published import model_key, release_key, repository_key

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from shortlist.pods.settings import container_security, declared_variables, pod_security, resources, tolerations
 from shortlist.rollout.kserve.servers.settings import FILES, HTTP_PORT
-from shortlist.spec.cluster import Cluster, Secret, Task
+from shortlist.spec.cluster import Cluster, Task
 from shortlist.system.kubernetes_api import ClusterError, Object
 
 SERVICE_ACCOUNT: Final = "shortlist-server"
@@ -15,7 +16,6 @@ CONTAINER: Final = "kserve-container"
 """Name of the serving container, required by KServe."""
 TMP: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  (the pod's own)
 _TMP_LIMIT: Final = "4Gi"
-_USER: Final = 1000
 
 
 def checked_image(image: str, name: str, allow_tags: bool) -> str:
@@ -99,53 +99,12 @@ def fetching(name: str, cluster: Cluster, source: str, key: str, digest: str, fo
 
 def variables(cluster: Cluster) -> list[Object]:
     """Return the environment of a container: its home, declared variables, and those from secrets, by reference."""
-    declared = [{"name": name, "value": value} for name, value in cluster.variables.items()]
-    secret = [_variable(secret, name, key) for secret in cluster.secrets for name, key in secret.variables.items()]
-    return [home(), *declared, *secret]
+    return [home(), *declared_variables(cluster)]
 
 
 def home() -> Object:
     """Return the variable HOME: the only writable folder, as the root file system is read-only."""
     return {"name": "HOME", "value": "/tmp"}  # noqa: S108  (the pod's own)
-
-
-def _variable(secret: Secret, name: str, key: str) -> Object:
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": key}}}
-
-
-def resources(task: Task) -> Object:
-    """Return requests and limits, which are equal: pods are not evicted for what others use."""
-    amounts = {"cpu": task.cpu, "memory": task.memory}
-    if task.gpus:
-        amounts[task.accelerator] = str(task.gpus)
-    return {"requests": amounts, "limits": amounts}
-
-
-def tolerations(task: Task) -> list[Object]:
-    """Return the taints that a pod tolerates."""
-    return [
-        toleration.model_dump(exclude_defaults=True) | {"operator": toleration.operator}
-        for toleration in task.tolerations
-    ]
-
-
-def pod_security() -> Object:
-    """Return the security context of a pod that does not run as root."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": _USER,
-        "fsGroup": _USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security() -> Object:
-    """Return the security context of a container without privileges."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
 
 
 def probe(path: str, *, seconds: int = 5, timeout_seconds: int = 3, failures: int = 3) -> Object:
