@@ -212,7 +212,8 @@ def _retrieval_lines(draft: SpecDraft) -> Iterator[str]:
     yield f"# {listing} the items, so that requests can be answered with items, not only with scores"
     yield "# (docs/retrieval.md). Such a release has gates of its own. Remove the first # of each line:"
     yield "# retrieval:"
-    yield f"#   candidates: {max(1, min(200, items // 2))}"
+    candidates = max(1, min(200, items // 2))
+    yield f"#   candidates: {candidates}"
     columns = [column for column in draft.feature_columns if column.type in _CONTEXT_TYPES]
     of_items = [column for column in columns if column.source in draft.item_columns and column.type != "date"]
     of_requests = [column for column in columns if column.source not in draft.item_columns]
@@ -227,7 +228,8 @@ def _retrieval_lines(draft: SpecDraft) -> Iterator[str]:
     yield "#     popular: {kind: popular, window_days: 7}"
     if draft.clock is not None:
         dates = [column.name for side in tables for column in side.table.columns if column.type == "date"]
-        yield f"#     new: {{kind: newest{f', column: {dates[0]}' if len(dates) == 1 else ''}}}"
+        column = f", column: {dates[0]}" if len(dates) == 1 else ""
+        yield f"#     new: {{kind: newest{column}, min_items: {min(20, candidates // 10)}}}"
     yield "#     together: {kind: co_visitation}"
     if draft.has_slates:
         yield "# Leave out the features of kind slate, and '*_slate_*' of the models: they compare the few rows that"

@@ -44,7 +44,7 @@ _USER_PATTERNS: Final = (
 _ITEM_PATTERNS: Final = (
     r"^item(_?id)?$", r"^(movie|video|product|news|article|song|track|book|game|ad|sku|asin|business|listing)(_?id)?$",
     r"item|movie|film|video|product|news|article|song|track|book|game|sku|asin|listing|content|creative|offer"
-    r"|(^|_)(job|posting|vacancy|recipe|episode|podcast|hotel|property|course|restaurant|dish|deal|coupon|story)($|_)",
+    r"|^(job|posting|vacancy|recipe|episode|podcast|hotel|property|course|restaurant|dish|deal|coupon|story)(_?id)?$",
 )  # fmt: skip
 _REQUEST_PATTERN: Final = r"request|impression|slate|search|query"
 _POSITION_PATTERN: Final = r"(^|_)(rank|ranking|pos|position|slot|place)($|_)"
@@ -318,6 +318,8 @@ def _value_of_positives(column: ColumnProfile, labels: pl.Series) -> str | None:
     if column.distinct > _MAX_ANSWERS:
         return None
     rows = pl.DataFrame({"value": column.values.cast(pl.String), "label": labels}).drop_nulls()
+    if not rows.height:
+        return None
     by_value = rows.group_by("value").agg(pl.len().alias("rows"), pl.col("label").sum().alias("positives"))
     negatives_by_chance = pl.col("rows") * (1 - rows["label"].mean())  # type: ignore[operator]
     certain = by_value.filter(pl.col("positives") == pl.col("rows"), negatives_by_chance >= _MIN_NEGATIVES_BY_CHANCE)

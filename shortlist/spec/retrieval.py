@@ -107,6 +107,16 @@ class Retrieval(Section):
                 raise ValueError(f"sources: '{name}' is what reports call another list; choose another name")
         return self
 
+    @model_validator(mode="after")
+    def _sources_share_the_candidates(self) -> Self:
+        reserved = self.reserved_candidates
+        if len(self.sources) > 1 and sum(reserved.values()) >= self.candidates:
+            raise ValueError(
+                f"candidates {self.candidates}: min_items of {', '.join(reserved)} keep {sum(reserved.values())} of"
+                " them, and leave none to other sources; declare fewer min_items, or more candidates"
+            )
+        return self
+
     def check(self, data: Data) -> None:
         """Check the section against the log's declaration.
 
@@ -162,7 +172,11 @@ class Retrieval(Section):
     @property
     def reserved_candidates(self) -> dict[str, int]:
         """Number of first items of each source that stay candidates, by its name; sources without any are left out."""
-        return {name: source.min_items for name, source in self.sources.items() if source.min_items}
+        return {
+            name: min(source.min_items, self.max_candidates(name))
+            for name, source in self.sources.items()
+            if source.min_items
+        }
 
     def max_candidates(self, name: str) -> int:
         """Return the largest number of candidates of a source."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ from shortlist.training.tuning.batches import OUTCOME_FILE, TrialBatch, choose_b
 from shortlist.training.tuning.outcome import PAGE
 from shortlist.training.tuning.search import SearchOutcome, SearchSettings, search
 from shortlist.training.tuning.shared_study import SharedStudy
-from shortlist.training.tuning.trial import OnLoss, TrialJob
+from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob
 
 TRIALS, BATCHES = 12, 2
 TREES = next(iter(KINDS))
@@ -60,14 +62,8 @@ def depth_score(job: TrialJob, on_loss: OnLoss, deadline: float | None) -> dict[
     return {"auc": auc, "log_loss": 1 - auc}
 
 
-def settings_of(batch: TrialBatch, table: Path) -> SearchSettings:
-    return batch.search(Runtime(engine="cpu"), table)
-
-
-def study_of(batch: TrialBatch, context: RunContext) -> SharedStudy:
-    shared_study = batch.shared_study(context.stores)
-    assert shared_study is not None
-    return shared_study
+def settings_of(batch: TrialBatch, table: Path, context: RunContext) -> SearchSettings:
+    return batch.search(Runtime(engine="cpu"), table, context.stores)
 
 
 def test_batches_at_the_same_time_share_trials_and_the_declared_section_is_tried_once(
@@ -81,8 +77,11 @@ def test_batches_at_the_same_time_share_trials_and_the_declared_section_is_tried
             return depth_score(job, on_loss, deadline)
 
         folder = tmp_path / f"batch-{batch.number}"
-        outcome = search(settings_of(batch, table), folder, run=run, shared_study=study_of(batch, context))
-        record = {"run": batch.run, "study": study_of(batch, context).name, "result": outcome.model_dump(mode="json")}
+        settings = settings_of(batch, table, context)
+        outcome = search(settings, folder, run=run)
+        assert settings.shared_study is not None
+        study = settings.shared_study.name
+        record = {"run": batch.run, "study": study, "result": outcome.model_dump(mode="json")}
         (folder / OUTCOME_FILE).write_text(json.dumps(record))
         return outcome
 
@@ -108,29 +107,81 @@ def test_a_batch_whose_pod_was_killed_goes_on_in_the_next_pod(
     batches: list[TrialBatch], context: RunContext, table: Path, tmp_path: Path
 ) -> None:
     first, second = batches
-    arguments = settings_of(first, table), tmp_path / "killed"
-    killed = get_context("spawn").Process(
-        target=search, args=arguments, kwargs={"run": end_process, "shared_study": study_of(first, context)}
-    )
+    first_settings, second_settings = (settings_of(batch, table, context) for batch in (first, second))
+    arguments = first_settings, tmp_path / "killed"
+    killed = get_context("spawn").Process(target=search, args=arguments, kwargs={"run": end_process})
     killed.start()
     killed.join(120)
     assert killed.exitcode == 9
     # The other batch neither ends the trial of the first, which may be running, nor tries the declared section too.
-    other = search(settings_of(second, table), tmp_path / "b", run=depth_score, shared_study=study_of(second, context))
+    other = search(second_settings, tmp_path / "b", run=depth_score)
     assert [trial.shipped for trial in other.trials] == [False] * (TRIALS // BATCHES)
-    outcome = search(settings_of(first, table), tmp_path / "a", run=depth_score, shared_study=study_of(first, context))
+    outcome = search(first_settings, tmp_path / "a", run=depth_score)
     assert [trial.state for trial in outcome.trials] == ["failed"] + ["finished"] * (TRIALS // BATCHES)
     assert [trial.shipped for trial in outcome.trials[:2]] == [True, True]  # it is tried again
     assert outcome.shipped is not None
-    spent = search(settings_of(first, table), tmp_path / "c", run=end_process, shared_study=study_of(first, context))
+    spent = search(first_settings, tmp_path / "c", run=end_process)
     assert spent.trials == outcome.trials
 
 
+def fail_trial(job: TrialJob, on_loss: OnLoss, deadline: float | None) -> dict[str, float]:
+    if job.section == SECTION.without_refit.model_dump(mode="json"):
+        raise TrialFailure("no memory")
+    return depth_score(job, on_loss, deadline)
+
+
+def test_a_declared_section_that_always_fails_costs_the_trials_of_the_first_batch_alone(
+    batches: list[TrialBatch], context: RunContext, table: Path, tmp_path: Path
+) -> None:
+    first, second = (
+        search(settings_of(batch, table, context), tmp_path / f"{batch.number}", run=fail_trial) for batch in batches
+    )
+    assert {(trial.shipped, trial.reason) for trial in first.trials} == {(True, "no memory")}
+    assert {(trial.shipped, trial.state) for trial in second.trials} == {(False, "finished")}
+
+
+def test_a_trial_whose_end_finds_no_database_is_kept_when_it_comes_back(
+    batches: list[TrialBatch], context: RunContext, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    away = iter([True, True])
+    tell: Callable[..., Any] = optuna.Study.tell
+
+    def tell_late(study: optuna.Study, *arguments: Any, **options: Any) -> Any:
+        if next(away, False):
+            raise optuna.exceptions.StorageInternalError("the server is away")
+        return tell(study, *arguments, **options)
+
+    monkeypatch.setattr(optuna.Study, "tell", tell_late)
+    outcome = search(settings_of(batches[0], table, context), tmp_path, run=depth_score)
+    assert [trial.state for trial in outcome.trials] == ["finished"] * (TRIALS // BATCHES)
+    assert next(away, None) is None
+
+
+def test_an_account_that_may_create_no_schema_uses_the_one_that_is_there(
+    batches: list[TrialBatch], context: RunContext, table: Path, tmp_path: Path, postgres: str
+) -> None:
+    import psycopg
+
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE ROLE tuner LOGIN PASSWORD 'tuner'")
+        connection.execute("CREATE SCHEMA shortlist_tuning AUTHORIZATION tuner")
+        connection.execute("GRANT CREATE ON SCHEMA public TO tuner")  # for its records
+        try:
+            address = f"postgresql://tuner:tuner@{postgres.rpartition('@')[2]}"
+            settings = settings_of(batches[0], table, context)._replace(shared_study=SharedStudy(address, "trees-1"))
+            assert search(settings, tmp_path, run=depth_score).best is not None
+        finally:
+            connection.execute("DROP OWNED BY tuner CASCADE")
+            connection.execute("DROP ROLE tuner")
+
+
 def test_a_database_that_is_not_there_is_named_without_its_password(
-    batches: list[TrialBatch], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batches: list[TrialBatch], context: RunContext, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = SharedStudy("postgresql://me:secret@127.0.0.1:1/none", "trees-1")
     monkeypatch.setattr("shortlist.storage.records.postgres_server.PATIENCE_SECONDS", 0.1)
     with pytest.raises(ShortlistError, match=r"127\.0\.0\.1:1/none") as raised:
-        search(settings_of(batches[0], table), tmp_path, run=depth_score, shared_study=missing)
+        search(settings_of(batches[0], table, context)._replace(shared_study=missing), tmp_path, run=depth_score)
     assert "secret" not in str(raised.value)

@@ -106,10 +106,18 @@ class Server:
     def create_schema(self, name: str) -> None:
         """Create a schema where it is missing; two processes that do at once may fail.
 
+        The account needs the right to create schemas only where it is missing.
+
         Raises:
             RecordStoreError: The server stayed away, or refused.
         """
-        self.transact(lambda connection: connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {name}")))
+
+        def create(connection: Connection) -> None:
+            schemas = connection.execute(text("SELECT nspname FROM pg_catalog.pg_namespace")).scalars()
+            if name not in schemas:
+                connection.execute(text(f"CREATE SCHEMA {name}"))
+
+        self.transact(create)
 
     def own_connection(self) -> Connection:
         """Return a connection that nobody else gets, and whose end the server notices soon, wherever this one dies."""

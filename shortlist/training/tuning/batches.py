@@ -48,15 +48,18 @@ class TrialBatch(BaseModel):
         """The model's section."""
         return kind_of(self.declared.kind).section.model_validate(self.declared.section)
 
-    def search(self, runtime: Runtime, table: Path) -> SearchSettings:
-        """Return the search of this batch."""
-        whole = SearchSettings.from_spec(self.tune, self.declared.name, self.section, runtime, table)
-        return whole._replace(batch=self.number)
+    def search(self, runtime: Runtime, table: Path, stores: str) -> SearchSettings:
+        """Return the search of this batch, in a study that batches share where the stores have a database.
 
-    def shared_study(self, stores: str) -> SharedStudy | None:
-        """Return the study of all batches of the model in this run; None where the stores have no database."""
+        Args:
+            runtime: The spec's `runtime` section.
+            table: The feature table.
+            stores: The graph's `stores` parameter.
+        """
         database = StorageConfig.parse(stores).database_uri
-        return None if database is None else SharedStudy(database, f"{self.declared.name}-{self.run}")
+        study = None if database is None else SharedStudy(database, f"{self.declared.name}-{self.run}")
+        whole = SearchSettings.from_spec(self.tune, self.declared.name, self.section, runtime, table)
+        return whole._replace(batch=self.number, shared_study=study)
 
 
 def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Path, tracker: Tracker) -> list[str]:
@@ -90,12 +93,11 @@ def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Pat
 
 def run_trial_batch(batch: TrialBatch, runtime: Runtime, table: Path, context: RunContext, out: Path) -> SearchOutcome:
     """Run a batch's trials; write its study, where it is a file, and its outcome into a folder."""
-    settings = batch.search(runtime, table)
+    settings = batch.search(runtime, table, context.stores)
     tracked = TrackedSearch(context.tracker, settings.model, settings.section, settings.key, batch.run)
-    shared_study = batch.shared_study(context.stores)
+    study = "" if settings.shared_study is None else settings.shared_study.name
     with atomic_folder(out) as staging:
-        outcome = search(settings, staging, tracked.log, shared_study=shared_study)
-        study = "" if shared_study is None else shared_study.name
+        outcome = search(settings, staging, tracked.log)
         write_json(
             staging / OUTCOME_FILE, {"run": batch.run, "study": study, "result": outcome.model_dump(mode="json")}
         )
@@ -120,7 +122,7 @@ def choose_best_trials(studies: Sequence[Path], context: RunContext, out: Path) 
         saved = read_json(folder / OUTCOME_FILE)
         outcome = SearchOutcome.model_validate(saved["result"])
         outcomes_by_model.setdefault(outcome.model, []).append(outcome)
-        runs[outcome.model], studies_by_model[outcome.model] = saved["run"], saved["study"]
+        runs[outcome.model], studies_by_model[outcome.model] = saved["run"], saved.get("study", "")
     merged_by_model = {model: merge_outcomes(outcomes) for model, outcomes in outcomes_by_model.items()}
     database = StorageConfig.parse(context.stores).database_uri
     for model, study in studies_by_model.items():

@@ -11,7 +11,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -132,6 +132,8 @@ class SearchSettings(NamedTuple):
     minutes: float | None
     batch: int = 0
     """Number of the batch of trials, which is part of its seed; batch 0 tries the declared section."""
+    shared_study: SharedStudy | None = None
+    """Study of all batches; None: a file of this batch."""
 
     @classmethod
     def from_spec(cls, tune: Tune, model: str, section: ModelSection, runtime: Runtime, table: Path) -> SearchSettings:
@@ -166,18 +168,17 @@ def search(
     folder: Path,
     on_trial: Callable[[Trial], None] = lambda trial: None,
     run: RunTrial = run_trial,
-    shared_study: SharedStudy | None = None,
 ) -> SearchOutcome:
     """Run trials until the budget is spent; continue the study.
 
-    The declared section is always tried first, to its end, so the best trial is never worse on the validation days.
+    The declared section is tried to its end, as the first trial of batch 0, so the best trial is never worse on the
+    validation days.
 
     Args:
         settings: The search.
         folder: Folder of `study.db`.
         on_trial: Called after every trial.
         run: Runs a trial.
-        shared_study: Study of all batches; None: the file in the folder.
 
     Returns:
         The trials of this batch.
@@ -185,8 +186,8 @@ def search(
     Raises:
         ShortlistError: Another process searches in this folder, or the study is damaged or cannot be reached.
     """
-    with _lock_folder(folder), _silence_optuna(folder if shared_study is None else shared_study):
-        study = _open_study(settings, folder, shared_study)
+    with _lock_folder(folder), _silence_optuna(settings.shared_study or folder):
+        study = _open_study(settings, folder)
         trials_done = _count_ended_trials(settings, study)
         total = settings.trials if settings.trials is not None else 60 * (settings.minutes or 0)
         unit = "trials" if settings.trials is not None else "s"
@@ -231,20 +232,24 @@ def _make_trial(settings: SearchSettings, study: optuna.Study, deadline: float |
             job, (lambda step, loss: True) if is_shipped else pruner.should_continue, None if is_shipped else deadline
         )
     except (TrialFailure, ValueError) as reason:
-        trial.set_user_attr("reason", " ".join(str(reason).split()))
-        trial.set_user_attr("seconds", round(time.monotonic() - started, 1))
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        attributes, value, state = {"reason": " ".join(str(reason).split())}, None, optuna.trial.TrialState.FAIL
     except BaseException:
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        with suppress(Exception):  # it is failed when the study is opened again
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
         raise
     else:
-        trial.set_user_attr("seconds", round(time.monotonic() - started, 1))
-        if measured is None:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            trial.set_user_attr("measured", measured)
-            study.tell(trial, measured[settings.metric])
-    return _to_trial(study.trials[trial.number])
+        attributes = {} if measured is None else {"measured": measured}
+        value = None if measured is None else measured[settings.metric]
+        state = optuna.trial.TrialState.PRUNED if measured is None else optuna.trial.TrialState.COMPLETE
+    attributes["seconds"] = round(time.monotonic() - started, 1)
+
+    def end_trial() -> Trial:
+        for key, attribute in attributes.items():
+            trial.set_user_attr(key, attribute)
+        study.tell(trial, value, state, skip_if_finished=True)
+        return _to_trial(study.trials[trial.number])
+
+    return end_trial() if settings.shared_study is None else settings.shared_study.run(end_trial)
 
 
 class _TrialPruner:
@@ -267,10 +272,11 @@ class _TrialPruner:
         return not self._trial.should_prune()
 
 
-def _open_study(settings: SearchSettings, folder: Path, shared_study: SharedStudy | None) -> optuna.Study:
+def _open_study(settings: SearchSettings, folder: Path) -> optuna.Study:
     import optuna
 
     trial_state = optuna.trial.TrialState
+    shared_study = settings.shared_study
     if shared_study is None:
         storage, name = optuna.storages.RDBStorage(f"sqlite:///{folder / STUDY}"), settings.key
     else:
@@ -305,7 +311,11 @@ def _finished_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _trials_of_batch(settings: SearchSettings, study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-    return [trial for trial in study.get_trials(deepcopy=False) if trial.user_attrs.get(_BATCH) == settings.batch]
+    # Another batch's trial that has only begun has no batch yet; in a file it is one of an earlier version.
+    missing = settings.batch if settings.shared_study is None else None
+    return [
+        trial for trial in study.get_trials(deepcopy=False) if trial.user_attrs.get(_BATCH, missing) == settings.batch
+    ]
 
 
 def _count_ended_trials(settings: SearchSettings, study: optuna.Study) -> int:
@@ -319,9 +329,14 @@ def _is_shipped(trial: optuna.trial.FrozenTrial) -> bool:
 
 
 def _lacks_shipped(settings: SearchSettings, study: optuna.Study) -> bool:
-    """Whether the declared section is to be tried: batch 0 begins with it, and any batch repeats it after a failure."""
+    """Whether the declared section is to be tried.
+
+    Batch 0 begins with it and repeats it until it is measured; any batch repeats it where its pod was killed.
+    """
     shipped = [trial for trial in study.get_trials(deepcopy=False) if _is_shipped(trial)]
-    return (settings.batch == 0 or bool(shipped)) and all(trial.state.name == "FAIL" for trial in shipped)
+    if any(trial.state.name != "FAIL" for trial in shipped):
+        return False
+    return settings.batch == 0 or any("reason" not in trial.user_attrs for trial in shipped[-1:])
 
 
 def _to_trial(trial: optuna.trial.FrozenTrial) -> Trial:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 if TYPE_CHECKING:
     import optuna
 
+Result = TypeVar("Result")
+
+PATIENCE_SECONDS: Final = 60.0
+"""How long PostgreSQL may be away when a trial ends, which may have taken hours; a failover takes less."""
 _SCHEMA: Final = "shortlist_tuning"
 """Schema of Optuna's tables: MLflow, which may use the same database, has a table of the same name."""
 
@@ -36,6 +43,19 @@ class SharedStudy(NamedTuple):
             server.create_schema(_SCHEMA)
             arguments = {**server.connect_arguments, "options": f"-csearch_path={_SCHEMA}"}
             return optuna.storages.RDBStorage(
-                server.address,
-                engine_kwargs={"connect_args": arguments, "hide_parameters": True, "pool_pre_ping": True},
+                server.address, engine_kwargs={"connect_args": arguments, "hide_parameters": True}
             )
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Return what some work on the study gives; it is done anew when PostgreSQL was away meanwhile.
+
+        Args:
+            work: Must change nothing when it is done twice.
+        """
+        from optuna.exceptions import StorageInternalError
+
+        retrying = Retrying(
+            retry=retry_if_exception_type(StorageInternalError), stop=stop_after_delay(PATIENCE_SECONDS),
+            wait=wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.2), reraise=True,
+        )  # fmt: skip
+        return retrying(work)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import exp
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -21,7 +22,9 @@ from shortlist.data.sample_check import check_sample
 from shortlist.data.validate import validate
 from shortlist.features.fits.fit import fit
 from shortlist.features.rows.table import build_table
+from shortlist.first_spec.columns import profile_column
 from shortlist.first_spec.draft import SpecDraft
+from shortlist.first_spec.roles import find_outcomes
 from shortlist.first_spec.write import choose_likeliest, draft_spec, write_spec
 from shortlist.spec.data import EventClock
 from shortlist.spec.declared import DeclaredSections
@@ -168,6 +171,12 @@ def test_outcomes_are_found_by_name_and_by_auc(tmp_path: Path) -> None:
     assert {name for name, column in spec.data.by_name.items() if column.known == "after"} == {
         "is_like", "replied", "seconds",
     }  # fmt: skip
+
+
+def test_values_of_rows_without_a_label_say_nothing_of_outcomes() -> None:
+    columns = (profile_column("note", pl.Series([None] * 40 + ["kept"] * 5 + ["left"] * 5), typed=True),)
+    labels = pl.Series([0, 1] * 20 + [None] * 10)
+    assert find_outcomes(SimpleNamespace(columns=columns), "label", labels, [], None) == {}  # type: ignore[arg-type]
 
 
 def test_days_of_logs_in_several_files_become_one_log(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -266,6 +267,15 @@ def test_a_study_goes_on_where_it_stopped(table: DayTable, tmp_path: Path) -> No
     assert len(other_study.trials) == 4  # another section is another study in the same file
 
 
+def test_a_study_of_an_earlier_version_goes_on(table: DayTable, tmp_path: Path) -> None:
+    search(searched(table, trials=2), tmp_path, run=Trials(0.8, 0.6))
+    with sqlite3.connect(tmp_path / STUDY) as study:
+        assert study.execute("DELETE FROM trial_user_attributes WHERE key = 'batch'").rowcount == 2
+    outcome = search(searched(table), tmp_path, run=Trials(0.7, 0.5))
+    assert [trial.value for trial in outcome.trials] == [0.8, 0.6, 0.7, 0.5]
+    assert outcome.best == outcome.shipped == outcome.trials[0]
+
+
 def test_only_hopeless_trials_are_stopped(table: DayTable, tmp_path: Path) -> None:
     good, bad = ([(step, loss) for step in range(1, 100)] for loss in (0.5, 0.9))
     outcome = search(searched(table, trials=8), tmp_path, run=Trials(bad, *[good] * 6, bad))
@@ -451,7 +461,7 @@ def test_batches_share_the_trials_and_are_put_together(table: DayTable, tmp_path
         TrialBatch.model_validate_json(text)
         for text in plan_batches([declared.text], tune, runtime, table.folder, tracker)
     ]  # fmt: skip
-    searches = [batch.search(runtime, table.folder) for batch in batches]
+    searches = [batch.search(runtime, table.folder, context.stores) for batch in batches]
     assert [(settings.trials, settings.batch) for settings in searches] == [(3, 0), (3, 1)]
     assert searches[0].key != searches[1].key
     with pytest.raises(ShortlistError, match=r"no candidate has a search space; declare one in tune\.models"):

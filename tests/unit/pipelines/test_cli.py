@@ -76,9 +76,10 @@ def test_a_kind_whose_package_is_not_installed_names_what_installs_it(
     (tmp_path / "mine.yaml").write_text(spec.replace("xgboost: {kind: xgboost", "trees: {kind: catboost"))
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     options = ["--runs", str(tmp_path / "runs")] if command == "run" else []
-    assert shortlist(monkeypatch, command, str(tmp_path / "mine.yaml"), *options) == 2
+    # A check says it and goes on: the training may be on a cluster, whose image has the package.
+    assert shortlist(monkeypatch, command, str(tmp_path / "mine.yaml"), *options) == (2 if command == "run" else 0)
     captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
+    line = captured.err.strip() if command == "run" else captured.out.splitlines()[1]
     assert line.endswith(
         "models.trees: kind catboost needs the package catboost, which is not installed; install it by"
         " make setup-catboost"

@@ -84,11 +84,14 @@ def test_new_items_are_those_of_the_last_days_and_each_user_begins_elsewhere(log
     table = log.write([click(1, 10, 0), click(1, 10, 1)], items={"item_id": list(published), "published": dates})
     inputs = fit_data(table, declared(side_tables=[items_table]), 0, 1)
     source = Newest(kind="newest", column="published", max_age_days=3)
-    queries = make_queries(inputs, [*range(30), None], [[]] * 31)
+    queries = make_queries(inputs, list(range(30)), [[]] * 30)
     lists = ids(inputs, fitted(source, inputs, tmp_path, queries, 9))
     # The log ends on day 1, so that requests come on day 2: not what is published later, nor what says no day.
     assert {tuple(sorted(line)) for line in lists} == {(12, 13, 14)}
     assert {line[0] for line in lists} == {12, 13, 14}
+    # Users without a name begin by what they took.
+    unnamed = make_queries(inputs, [None] * 7, [[item] for item in published])
+    assert {line[0] for line in ids(inputs, fitted(source, inputs, tmp_path, unnamed, 9))} == {12, 13, 14}
     first_lists = ids(inputs, fitted(source, inputs, tmp_path / "two", queries, 2))
     assert first_lists == [line[:2] for line in lists]
     nothing = Newest(kind="newest", column="published", max_age_days=1)

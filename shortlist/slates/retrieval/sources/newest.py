@@ -21,7 +21,7 @@ _ITEMS = "items.npy"
 
 
 class Newest(SourceKind):
-    """The items of the last days, each user's list in another order, so that every item has its turn."""
+    """The items of the last days; each user's list begins with another of them, so that all are somebody's first."""
 
     kind: Literal["newest"]
     """New items."""
@@ -70,9 +70,13 @@ class NewestItems(Source):
         self._items = items
 
     def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
-        """Return the new items of every query, from a place on that depends on its user."""
+        """Return the new items of every query, from a place on that depends on its user, or on the recent items."""
         count = len(self._items)
-        first = np.array([crc32(str(user).encode()) % max(1, count) for user in queries.users], np.int64)
+        askers = [
+            recent.tobytes() if user is None else str(user).encode()
+            for user, recent in zip(queries.users.to_list(), queries.recent, strict=True)
+        ]
+        first = np.array([crc32(asker) % max(1, count) for asker in askers], np.int64)
         positions = np.arange(min(count, max_items))
         items = self._items[(first[:, None] + positions) % max(1, count)]
         scores = np.broadcast_to((1.0 / (1 + positions)).astype(np.float32), items.shape)
