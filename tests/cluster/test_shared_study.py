@@ -114,14 +114,14 @@ def test_a_batch_whose_pod_was_killed_goes_on_in_the_next_pod(
     killed.join(120)
     assert killed.exitcode == 9
     # The other batch neither ends the trial of the first, which may be running, nor tries the declared section too.
-    other = search(second_settings, tmp_path / "b", run=depth_score)
-    assert [trial.shipped for trial in other.trials] == [False] * (TRIALS // BATCHES)
+    second_outcome = search(second_settings, tmp_path / "b", run=depth_score)
+    assert [trial.shipped for trial in second_outcome.trials] == [False] * (TRIALS // BATCHES)
     outcome = search(first_settings, tmp_path / "a", run=depth_score)
     assert [trial.state for trial in outcome.trials] == ["failed"] + ["finished"] * (TRIALS // BATCHES)
     assert [trial.shipped for trial in outcome.trials[:2]] == [True, True]  # it is tried again
     assert outcome.shipped is not None
-    spent = search(first_settings, tmp_path / "c", run=end_process)
-    assert spent.trials == outcome.trials
+    outcome_after_budget = search(first_settings, tmp_path / "c", run=end_process)
+    assert outcome_after_budget.trials == outcome.trials
 
 
 def fail_trial(job: TrialJob, on_loss: OnLoss, deadline: float | None) -> dict[str, float]:
@@ -145,21 +145,21 @@ def test_a_trial_whose_end_finds_no_database_is_kept_when_it_comes_back(
 ) -> None:
     import optuna
 
-    away = iter([True, True])
+    is_away = iter([True, True])
     tell: Callable[..., Any] = optuna.Study.tell
 
     def tell_late(study: optuna.Study, *arguments: Any, **options: Any) -> Any:
-        if next(away, False):
+        if next(is_away, False):
             raise optuna.exceptions.StorageInternalError("the server is away")
         return tell(study, *arguments, **options)
 
     monkeypatch.setattr(optuna.Study, "tell", tell_late)
     outcome = search(settings_of(batches[0], table, context), tmp_path, run=depth_score)
     assert [trial.state for trial in outcome.trials] == ["finished"] * (TRIALS // BATCHES)
-    assert next(away, None) is None
+    assert next(is_away, None) is None
 
 
-def test_an_account_that_may_create_no_schema_uses_the_one_that_is_there(
+def test_an_account_without_the_right_to_create_schemas_uses_an_existing_schema(
     batches: list[TrialBatch], context: RunContext, table: Path, tmp_path: Path, postgres: str
 ) -> None:
     import psycopg
@@ -180,8 +180,10 @@ def test_an_account_that_may_create_no_schema_uses_the_one_that_is_there(
 def test_a_database_that_is_not_there_is_named_without_its_password(
     batches: list[TrialBatch], context: RunContext, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = SharedStudy("postgresql://me:secret@127.0.0.1:1/none", "trees-1")
+    unreachable_study = SharedStudy("postgresql://me:secret@127.0.0.1:1/none", "trees-1")
     monkeypatch.setattr("shortlist.storage.records.postgres_server.PATIENCE_SECONDS", 0.1)
     with pytest.raises(ShortlistError, match=r"127\.0\.0\.1:1/none") as raised:
-        search(settings_of(batches[0], table, context)._replace(shared_study=missing), tmp_path, run=depth_score)
+        search(
+            settings_of(batches[0], table, context)._replace(shared_study=unreachable_study), tmp_path, run=depth_score
+        )
     assert "secret" not in str(raised.value)

@@ -312,9 +312,11 @@ def _finished_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 def _trials_of_batch(settings: SearchSettings, study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     # Another batch's trial that has only begun has no batch yet; in a file it is one of an earlier version.
-    missing = settings.batch if settings.shared_study is None else None
+    default_batch = settings.batch if settings.shared_study is None else None
     return [
-        trial for trial in study.get_trials(deepcopy=False) if trial.user_attrs.get(_BATCH, missing) == settings.batch
+        trial
+        for trial in study.get_trials(deepcopy=False)
+        if trial.user_attrs.get(_BATCH, default_batch) == settings.batch
     ]
 
 

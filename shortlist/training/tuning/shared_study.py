@@ -10,7 +10,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 if TYPE_CHECKING:
     import optuna
 
-Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 PATIENCE_SECONDS: Final = 60.0
 """How long PostgreSQL may be away when a trial ends, which may have taken hours; a failover takes less."""
@@ -46,7 +46,7 @@ class SharedStudy(NamedTuple):
                 server.address, engine_kwargs={"connect_args": arguments, "hide_parameters": True}
             )
 
-    def run(self, work: Callable[[], Result]) -> Result:
+    def run(self, work: Callable[[], Value]) -> Value:
         """Return what some work on the study gives; it is done anew when PostgreSQL was away meanwhile.
 
         Args:

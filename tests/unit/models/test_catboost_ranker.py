@@ -114,7 +114,7 @@ IN_EVERY_WAY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("params", IN_EVERY_WAY.values(), ids=IN_EVERY_WAY)
-def test_trees_score_known_and_unseen_ids_as_catboost_does(tmp_path: Path, params: dict[str, Any]) -> None:
+def test_scores_of_known_and_unseen_ids_equal_those_of_catboost(tmp_path: Path, params: dict[str, Any]) -> None:
     by_catboost = converted(tmp_path, **params)
     for frame in (rows(4_000, seed=0, share_of_ids=0.8), rows(9_000, seed=5)):  # the training rows; a fifth is unseen
         expected = by_catboost.predict(frame)
@@ -123,7 +123,7 @@ def test_trees_score_known_and_unseen_ids_as_catboost_does(tmp_path: Path, param
     assert np.unique(expected).size > (20 if params.get("depth") != 1 else 1)
 
 
-def test_rows_on_a_border_and_beside_it_are_scored_as_catboost_does(tmp_path: Path) -> None:
+def test_scores_on_and_beside_a_border_equal_those_of_catboost(tmp_path: Path) -> None:
     by_catboost = converted(tmp_path, max_ctr_complexity=2)
     trees = by_catboost.trees
     comparisons = [border for lookup in trees.lookups for _, border in lookup.combination.comparisons]
@@ -157,7 +157,7 @@ def test_a_key_is_its_parts() -> None:
     assert [part.tolist() for part in combination.parts(keys)] == [[7, 59], [3, 24], [0, 0], [1, 0]]
 
 
-def test_rows_without_a_part_have_no_number_where_training_rows_have_it() -> None:
+def test_a_combination_with_a_missing_part_has_no_number() -> None:
     combination = Combination(("user", "item"), (60, 25))
     values = np.array([[np.nan], [0.25], [0.5]], np.float32)
     lookup = Lookup(combination, frozenset({"item"}), np.array([-1, 7 * 25 + 3]), values)
@@ -166,7 +166,7 @@ def test_rows_without_a_part_have_no_number_where_training_rows_have_it() -> Non
 
 
 @pytest.mark.parametrize("complexity", [1, 2])
-def test_the_graph_sends_rows_without_an_id_where_the_ranker_does(tmp_path: Path, complexity: int) -> None:
+def test_rows_without_an_id_reach_the_same_leaf_in_graph_and_ranker(tmp_path: Path, complexity: int) -> None:
     rarely_unknown = frozenset({"user", "item", "price"})
     trees = converted(tmp_path, rarely_unknown, max_ctr_complexity=complexity).trees
     weights = np.random.default_rng(0).random(len(trees.leaves))

@@ -69,7 +69,7 @@ def test_a_union_is_capped_and_queries_stay_apart() -> None:
     assert candidates.items.tolist() == [[2, 1], [7, -1]]
 
 
-def test_first_items_of_a_source_stay_candidates_however_low_others_rank_them() -> None:
+def test_first_items_of_a_source_stay_candidates_at_low_ranks_of_other_sources() -> None:
     lists = [("a", ranked([1, 2, 3, 4], [1])), ("b", ranked([2, 1, 4, 3], [2])), ("new", ranked([8, 9], []))]
     assert fuse_candidates(lists, 3).items.tolist() == [[1, 2, 3], [1, 2, -1]]
     candidates = fuse_candidates(lists, 3, {"new": 1})

@@ -90,14 +90,14 @@ def test_new_items_are_those_of_the_last_days_and_each_user_begins_elsewhere(log
     assert {tuple(sorted(line)) for line in lists} == {(12, 13, 14)}
     assert {line[0] for line in lists} == {12, 13, 14}
     # Users without a name begin by what they took.
-    unnamed = make_queries(inputs, [None] * 7, [[item] for item in published])
-    assert {line[0] for line in ids(inputs, fitted(source, inputs, tmp_path, unnamed, 9))} == {12, 13, 14}
+    anonymous_queries = make_queries(inputs, [None] * 7, [[item] for item in published])
+    assert {line[0] for line in ids(inputs, fitted(source, inputs, tmp_path, anonymous_queries, 9))} == {12, 13, 14}
     first_lists = ids(inputs, fitted(source, inputs, tmp_path / "two", queries, 2))
     assert first_lists == [line[:2] for line in lists]
-    nothing = Newest(kind="newest", column="published", max_age_days=1)
+    one_day_source = Newest(kind="newest", column="published", max_age_days=1)
     table = log.write([click(1, 10, 0), click(1, 10, 20)], items={"item_id": list(published), "published": dates})
     inputs = fit_data(table, declared(side_tables=[items_table]), 0, 20)
-    ranked = fitted(nothing, inputs, tmp_path / "none", make_queries(inputs, [1], [[]]), 4)
+    ranked = fitted(one_day_source, inputs, tmp_path / "none", make_queries(inputs, [1], [[]]), 4)
     assert ranked.items.tolist() == [[-1] * 4] and np.isneginf(ranked.scores).all()
 
 
