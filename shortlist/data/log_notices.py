@@ -19,6 +19,8 @@ from shortlist.system.progress import emit
 LACKING: Final = "lacking_files"
 """Number of files without a declared column, by the column's name in the files; in the raw log's notes where there are
 any."""
+ALLOWED_LEAKS: Final = "allowed_leaks"
+"""Sentences on columns that order the labels almost perfectly and that models may read, in the valid log's notes."""
 AHEAD_AFTER: Final = timedelta(days=1)
 """Time after now from which a row's clock was wrong."""
 STALE_AFTER: Final = timedelta(days=7)

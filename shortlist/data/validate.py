@@ -17,6 +17,7 @@ import polars as pl
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.ingest import COLLECTED, RAW_INDEX, REJECTED
 from shortlist.data.log_notices import (
+    ALLOWED_LEAKS,
     age_notices,
     allowed_leak_notices,
     emit_notices,
@@ -103,10 +104,11 @@ def validate(
         if refusals:
             message = _refusal_message(refusals, quarantine, sum(facts.by_rule.values()))
             raise LogRefusedError(message, [problem.sentence for problem in refusals])
-        leaks = allowed_leak_notices(facts.column_aucs, data.rules)
+        leaks = list(allowed_leak_notices(facts.column_aucs, data.rules))
         warnings = [*(problem.warning for problem in problems), *live_problems, *leaks]
         warnings += short_part_notices(facts.profile.rows_by_day, data, source.notes.get(COLLECTED, {}))
         notes = _build_notes(facts, source) | {"collected_rows": live.profile.rows, "warnings": warnings}
+        notes[ALLOWED_LEAKS] = leaks
         writer.close(notes | {"rules_off": list(data.rules.off)})
     emit_notices((*warnings, *short_day_notices(file_facts, data), *age_notices(facts.profile.newest, data, now)))
     return DayTable.open(valid, Files.LOG)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shortlist.contracts import Files
+from shortlist.data.log_notices import ALLOWED_LEAKS
 from shortlist.evaluation.blessing import read_blessing
-from shortlist.evaluation.comparison import TrainedFiles, compare_models
+from shortlist.evaluation.comparison import ModelComparison, TrainedFiles, compare_models
 from shortlist.evaluation.metrics.embeddings import read_embedding_numbers
 from shortlist.evaluation.metrics.measure import measure
 from shortlist.evaluation.verdict import GateVerdict
@@ -159,6 +160,17 @@ def step_records(steps: Iterable[str], carriers: Iterable[PipelineArtefact]) -> 
     return [record for record in records if record]
 
 
+def run_notice(valid_log: Path, compared: ModelComparison) -> str:
+    """Return what stands above the models of a run: leaks that its spec allows, and what beats no baseline.
+
+    Args:
+        valid_log: Folder of the valid log.
+        compared: Comparison of the models.
+    """
+    leaks = DayTable.open(valid_log, Files.LOG).notes.get(ALLOWED_LEAKS, ())
+    return " ".join(filter(None, (*leaks, compared.notice)))
+
+
 def write_run(
     run: Mapping[str, str],
     lineage: Mapping[str, str],
@@ -200,7 +212,7 @@ def write_run(
             started=run["started"],
             steps=page_steps(records, run["started"]),
             version=run["version"],
-            notice=compared.notice,
+            notice=run_notice(Path(page_artefacts["valid_log"].path), compared),
             mlflow_runs={name: mlflow_run for name, mlflow_run in mlflow_runs.items() if mlflow_run},
             lineage={name: origin for name, origin in {**lineage, **beginnings}.items() if origin},
             **{name: Path(artefact.path) for name, artefact in page_artefacts.items()},

@@ -35,7 +35,7 @@ class RunPage(Record):
     """Time of the whole run."""
     steps: tuple[PageStep, ...] = ()
     notice: str = ""
-    """Candidates that are not significantly better than a baseline, as sentences; empty when all are."""
+    """Leaks that the spec allows, and candidates that are not significantly better than a baseline, as sentences."""
     failure: RunFailure | None = None
     """Where and why the run stopped."""
     valid_log: Path | None = None

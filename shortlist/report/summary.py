@@ -182,7 +182,7 @@ class Summary(Record):
     metric: Metric | None = None
     """The deciding metric; null for a run that stopped before the gates."""
     notice: str = ""
-    """Candidates that are not significantly better than a baseline, as sentences; empty when all are."""
+    """Leaks that the spec allows, and candidates that are not significantly better than a baseline, as sentences."""
     gates: tuple[GateLine, ...]
     blessed: BlessedVersion | None
     reasons: dict[str, tuple[str, ...]] = Field(default_factory=dict)

@@ -12,7 +12,10 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError, Files
+from shortlist.data.log_notices import ALLOWED_LEAKS
 from shortlist.data.rules.table_rules import CAN_WARN, TABLE_RULES
+from shortlist.evaluation.comparison import ModelComparison
+from shortlist.report.assembly import run_notice
 from shortlist.storage.tables import DayTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -201,10 +204,22 @@ def test_every_rule_that_may_warn_is_a_rule_of_the_log() -> None:
 
 def test_a_leaking_column_can_be_allowed_or_declared_an_outcome(validate_log: Judged) -> None:
     log = clicks().with_columns(price=pl.col("click") * 2.5)
-    notes = validate_log(log, rules={"allow_leak": ["price"]}).notes
+    table = validate_log(log, rules={"allow_leak": ["price"]})
+    notes = table.notes
     assert notes["column_aucs"]["price"] == 1.0
     (warning,) = notes["warnings"]
     assert warning.startswith("The log: column 'price' alone orders the labels with an AUC of 1.0000, and data.rules.")
+    assert notes[ALLOWED_LEAKS] == [warning]
+    comparison = ModelComparison(
+        spec="mine",
+        metric="auc",
+        best=None,
+        confidence=0.95,
+        test_rows=0,
+        models={},
+        notice="Nothing beats popularity.",
+    )
+    assert run_notice(table.folder, comparison) == f"{warning} Nothing beats it."  # at the top of the page
     price = {"name": "price", "type": "number", "known": "after"}
     columns = [{"name": "user_id", "type": "integer"}, price, {"name": "click", "type": "integer"}]
     assert "price" not in validate_log(log, columns=columns).notes["column_aucs"]

@@ -146,6 +146,16 @@ def test_a_member_that_was_held_holds_it_with_its_reason(
         BlendRanker(SECTION).fit(shuffled, RUNTIME, members={**members, "users": held_member})
 
 
+def test_a_member_that_is_certain_does_not_end_the_blend(
+    shuffled: DayTable, members: dict[str, MemberFiles], tmp_path: Path
+) -> None:
+    scores = pl.read_parquet(members["items"].scores / Files.SCORES)
+    certain = scores.with_columns(score=pl.col(Columns.LABEL).cast(pl.Float32))  # of an outcome that is read
+    ranker = BlendRanker(SECTION)
+    ranker.fit(shuffled, RUNTIME, members={**members, "items": changed(members["items"], tmp_path / "scores", certain)})
+    assert np.isfinite(ranker.predict(rows_of(shuffled, -1))).all()
+
+
 def test_too_few_clicks_on_the_validation_days_hold_the_blend(
     shuffled: DayTable, members: dict[str, MemberFiles], tmp_path: Path
 ) -> None:
