@@ -217,7 +217,7 @@ def test_a_leaking_column_can_be_allowed_or_declared_an_outcome(validate_log: Ju
         confidence=0.95,
         test_rows=0,
         models={},
-        notice="Nothing beats popularity.",
+        notice="Nothing beats it.",
     )
     assert run_notice(table.folder, comparison) == f"{warning} Nothing beats it."  # at the top of the page
     price = {"name": "price", "type": "number", "known": "after"}
