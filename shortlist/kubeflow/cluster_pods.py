@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -15,16 +13,22 @@ from components.image import ImageReferences
 from components.pod import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, RETRIES_VARIABLE
 from pipelines.graph import GraphTarget
 from shortlist.contracts import ShortlistError, did_you_mean
+from shortlist.pods.settings import whole_cores
 from shortlist.report.titles import PER_MODEL
 from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.feature_job import VARIABLE, VOLUME_FOLDER, EngineJob, JobEnvironment
+from shortlist.spec.text.quantity import quantity_value
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
 ROLL_OUT: Final = "roll_out"
 """The step that changes what is served. It gets a token of its own, for all steps of a run have one service account."""
 TOKEN_VARIABLE: Final = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the name of a variable that shortlist.system.kubernetes_api reads
-FEATURE_STEPS: Final = frozenset({"fit_features", "build_table", "recount_days", "score_champion"})
-"""Steps that make features of the log."""
+FEATURE_JOBS: Final[Mapping[str, int]] = {"fit_features": 3, "build_table": 1, "recount_days": 1, "score_champion": 4}
+"""Step that makes features of the log -> most jobs that it runs one after another.
+
+`fit_features` tries to extend the last fit, then to correct it, then fits all days; `score_champion` fits features and
+builds a table for each of two models.
+"""
 _ROLLOUT_FOLDER: Final = "/var/run/shortlist/rollout"
 _RUN_ID_LABEL: Final = "metadata.labels['pipeline/runid']"
 """Field with the run's id, a label that Kubeflow sets on the pods."""
@@ -76,7 +80,7 @@ class ClusterPods(GraphTarget):
     def _configure(self, task: Any, steps: Sequence[str]) -> None:
         settings = largest_settings([self._step_settings(step) for step in steps])
         minutes = sum(self._step_settings(step).timeout_minutes for step in steps)  # one after another
-        if self._job is not None and (jobs := len(FEATURE_STEPS.intersection(steps))):
+        if self._job is not None and (jobs := sum(FEATURE_JOBS.get(step, 0) for step in steps)):
             minutes += jobs * self._job.timeout_minutes
             self._mount(task, self._job.claim, settings)
         for name, value in {**self._cluster.variables, **thread_variables(settings)}.items():
@@ -153,8 +157,8 @@ def largest_settings(tasks: Sequence[Task]) -> Task:
         ShortlistError: Two pods have different node selectors or accelerators.
     """
     maximum = {
-        "cpu": max((task.cpu for task in tasks), key=amount_of),
-        "memory": max((task.memory for task in tasks), key=amount_of),
+        "cpu": max((task.cpu for task in tasks), key=quantity_value),
+        "memory": max((task.memory for task in tasks), key=quantity_value),
         "gpus": max(task.gpus for task in tasks),
         "timeout_minutes": max(task.timeout_minutes for task in tasks),
         "retries": max(task.retries for task in tasks),
@@ -176,26 +180,11 @@ def largest_settings(tasks: Sequence[Task]) -> Task:
     return Task.model_validate(maximum)
 
 
-def amount_of(quantity: str) -> float:
-    """Return the number that a Kubernetes quantity stands for.
-
-    >>> amount_of("500m"), amount_of("2"), amount_of("1.5Gi")
-    (0.5, 2.0, 1610612736.0)
-    """
-    number, unit = re.fullmatch(r"([\d.]+)(\w*)", quantity).groups()  # type: ignore[union-attr] # the spec checks it
-    if unit.endswith("i"):
-        return float(number) * float(1024 ** ("KMGT".index(unit[0]) + 1))
-    return float(number) * {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[unit]
-
-
 def thread_variables(task: Task) -> dict[str, str]:
     """Return the variables that limit libraries to the pod's cores; without them they use as many threads as the node.
 
     Raises:
         ShortlistError: `cpu` is no number of cores.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", task.cpu)
-    if match is None:
-        raise ShortlistError(f"runtime.cluster.tasks: cpu: got '{task.cpu}', wanted cores such as 2, 0.5 or 500m")
-    cores = str(max(1, math.floor(float(match[1]) / (1_000 if match[2] else 1))))
+    cores = str(whole_cores(task))
     return {"OMP_NUM_THREADS": cores, "POLARS_MAX_THREADS": cores, "OMP_WAIT_POLICY": "PASSIVE"}

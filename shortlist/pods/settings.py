@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from shortlist.contracts import ShortlistError
 from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.text.quantity import quantity_value
+from shortlist.system.kubernetes_api import Object
 
-Object = dict[str, Any]
 LABEL: Final = "app.kubernetes.io/managed-by"
 """Label of what Shortlist creates for a step."""
 _USER: Final = 1000
@@ -43,7 +45,13 @@ def resources(task: Task) -> Object:
 
 
 def whole_cores(task: Task) -> int:
-    """Return the number of threads that a pod's cores can run, at least one."""
+    """Return the number of threads that a pod's cores can run, at least one.
+
+    Raises:
+        ShortlistError: `cpu` is no number of cores.
+    """
+    if not re.fullmatch(r"\d+(\.\d+)?m?", task.cpu):
+        raise ShortlistError(f"runtime.cluster: cpu: got '{task.cpu}', wanted cores such as 2, 0.5 or 500m")
     return max(1, int(quantity_value(task.cpu)))
 
 

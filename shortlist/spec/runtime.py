@@ -207,13 +207,15 @@ class FeatureEngine(Section):
     def run_job(self, name: str, program: str, environment: JobEnvironment, *, is_finished: bool) -> None:
         """Run a program in a job, or wait for the job of that name that an earlier attempt of the step created.
 
-        No job is left where it succeeds.
+        No job is left where it succeeds. One that failed stays, to be looked at, until it is deleted (`is_finished`) or
+        the step runs again.
 
         Args:
             name: Name of the job, a DNS label; a digest of all inputs is in it.
             program: Command line, for a shell.
             environment: What the step's pod knows of its cluster.
-            is_finished: Whether the work is done; then the job, if there is one, is only deleted.
+            is_finished: Whether the work has ended, and its result or error was read; then the job, if there is one, is
+                only deleted.
 
         Raises:
             EngineError: The job failed, took too long, or cannot be created; it does not run any more.

@@ -168,6 +168,7 @@ class Spec(Section):
         yield partial(_check_split, log)
         if self.runtime.target.is_remote:
             yield partial(_check_placement, self.serving.placement.device, self.runtime.cluster.serving.gpus)
+        yield partial(_check_feature_engine, self.runtime)
 
 
 def match_features(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
@@ -296,6 +297,15 @@ def _check_no_gauc(metrics: Mapping[str, str | None]) -> None:
                 f"{section_key}.metric: gauc is measured within each user, and data.user names no column; declare it,"
                 " or metric: auc"
             )
+
+
+def _check_feature_engine(runtime: Runtime) -> None:
+    if runtime.engine == "gpu" and (job := runtime.features.job) is not None:
+        raise ValueError(
+            f"runtime.engine: gpu, but features are made by a {job.kind}, whose pods have no GPU. Declare engine: auto,"
+            " with which trainings still use the GPUs of their pods, or runtime.features.address, a cluster whose"
+            " machines have GPUs"
+        )
 
 
 def _check_placement(device: str, gpus: int) -> None:

@@ -144,6 +144,8 @@ def ray_pod(job: Object, name: str) -> Object:
 
 RAY_ADDITIONS = "KubeRay adds no containers, secrets and accounts of its own"
 RAY_VOLUMES = "pods of Ray have scratch space (emptyDir), the claim shortlist-features, and no other volumes"
+RAY_HEAD = "only what the network policies admit reaches the head of Ray"
+RAY_PROGRAMS = "Ray runs programs only for who has the token of its cluster"
 RAY_TOKEN = "only the step roll_out reads shortlist-rollout-token"  # noqa: S105 - a sentence
 
 
@@ -179,6 +181,7 @@ def test_a_step_cannot_get_a_pod_of_ray_with_the_rights_of_rollouts(
         "autoscalerOptions",
         "gcsFaultToleranceOptions",
         "historyServerOptions",
+        "tlsOptions",
         "authOptions.secretName",
     ],
 )
@@ -188,6 +191,27 @@ def test_kuberay_adds_nothing_to_the_pods_of_a_step(addition: str) -> None:
     options = job["spec"]["rayClusterSpec"].setdefault(name, {})
     options[field or "redisPassword"] = TOKEN
     assert broken_messages(job) == [RAY_ADDITIONS]
+
+
+@pytest.mark.parametrize(
+    ("change", "messages"),
+    [
+        (lambda cluster: cluster["headGroupSpec"].update(serviceType="LoadBalancer"), [RAY_HEAD]),
+        (lambda cluster: cluster["headGroupSpec"].update(enableIngress=True), [RAY_HEAD]),
+        (lambda cluster: cluster["headGroupSpec"].update(ingressOptions={"host": "ray.example.com"}), [RAY_HEAD]),
+        (lambda cluster: cluster["headGroupSpec"].update(headService={"spec": {"type": "NodePort"}}), [RAY_HEAD]),
+        (lambda cluster: cluster.update(headServiceAnnotations={"external": "true"}), [RAY_HEAD]),
+        (lambda cluster: cluster.update(networkPolicy={"mode": "DenyAllIngress"}), [RAY_HEAD]),
+        (lambda cluster: cluster["authOptions"].update(mode="disabled"), [RAY_PROGRAMS]),
+        (lambda cluster: cluster["authOptions"].pop("mode"), [RAY_PROGRAMS]),
+        (lambda cluster: cluster["authOptions"].update(enableK8sTokenAuth=True), [RAY_PROGRAMS]),
+        (lambda cluster: cluster.pop("authOptions"), [RAY_PROGRAMS]),
+    ],
+)
+def test_nobody_else_reaches_the_head_of_ray(change: Callable[[Object], None], messages: list[str]) -> None:
+    job = features()
+    change(job["spec"]["rayClusterSpec"])
+    assert broken_messages(job) == messages
 
 
 def spoil_image(part: str, kind: str) -> Callable[[Object], None]:

@@ -16,10 +16,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Self, TypeVar, get_type_hints
+from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -39,6 +41,8 @@ _CALL: Final = "call.json"
 _FAILURE: Final = "failed.json"
 _OUT: Final = "out"
 """Name of the output, and of the parameter that names it."""
+_DELETED: Final = ".deleted"
+"""End of the name of a folder that is being deleted."""
 
 
 def feature_work(read: Callable[[Path], T]) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -84,9 +88,7 @@ class FeatureCall(BaseModel):
         return cls(
             function=f"{function.__module__}:{function.__qualname__}",
             values={
-                name: TypeAdapter(types[name]).dump_python(value, mode="json")
-                for name, value in values.items()
-                if not isinstance(value, Path)
+                name: _as_json(value, types[name]) for name, value in values.items() if not isinstance(value, Path)
             },
             folders=tuple(name for name, value in values.items() if isinstance(value, Path) and name != _OUT),
         )
@@ -138,13 +140,34 @@ def run_in_job(function: Callable[..., Any], arguments: Mapping[str, Any], envir
     except EngineError:  # after other errors, such as a cluster that does not answer, the job may still run
         failure = folder / _FAILURE
         own_error = JobFailure.model_validate(read_json(failure)).error() if failure.is_file() else None
-        shutil.rmtree(folder)
-        if own_error is not None:
-            raise own_error from None
-        raise
+        _delete(folder)
+        if own_error is None:
+            raise
+        # The caller may go on without this work: nobody will look at the job, or run it again.
+        with suppress(ShortlistError):
+            arguments["runtime"].features.run_job(name, program, environment, is_finished=True)
+        raise own_error from None
     with atomic_folder(arguments[_OUT]) as staging:
         shutil.copytree(folder / _OUT, staging, dirs_exist_ok=True)
-    shutil.rmtree(folder)
+    _delete(folder)
+
+
+def _as_json(value: Any, declared_type: Any) -> Any:
+    dumped = TypeAdapter(declared_type).dump_python(value, mode="json")
+    # The order of a set differs from process to process; the job's name must not.
+    return sorted(dumped) if isinstance(value, set | frozenset) else dumped
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder of the volume; what cannot be deleted now, the next call deletes.
+
+    It is renamed first: an attempt that is lost meanwhile leaves no incomplete output under its name. A client of NFS
+    keeps files that are open somewhere, in a folder that cannot be deleted before they are closed.
+    """
+    with suppress(FileNotFoundError):
+        folder.rename(folder.with_name(f"{folder.name}-{uuid4().hex}{_DELETED}"))
+    for path in folder.parent.glob(f"*{_DELETED}"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _job_name(call: FeatureCall, inputs: Mapping[str, Path], image: str) -> str:

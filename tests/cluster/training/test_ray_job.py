@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import errno
 import importlib.util
 import json
 import math
+import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,17 +94,16 @@ def test_manifest_is_what_the_published_schema_wants() -> None:
         assert container["image"] == IMAGE
         assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("shortlist-pipeline", False)
         assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+        assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "memory"}, [{"key": "big", "operator": "Exists"}])
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert "AWS_SECRET_ACCESS_KEY" not in variables and None not in variables.values()  # none from a secret
         if name != "submitter":
             mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
             volumes = {volume["name"]: volume for volume in pod["volumes"]}
             shared_memory = volumes[mounts["/dev/shm"]]["emptyDir"]  # noqa: S108 - in a pod
             assert shared_memory == {"medium": "Memory", "sizeLimit": "10000000000"}
             assert volumes[mounts["/mnt/features"]]["persistentVolumeClaim"] == {"claimName": "shortlist-features"}
-            assert pod["nodeSelector"] == {"pool": "memory"}
-            variables = {variable["name"]: variable for variable in container["env"]}
-            secret = variables["AWS_SECRET_ACCESS_KEY"]["valueFrom"]
-            assert secret == {"secretKeyRef": {"name": "store", "key": "secret"}}
-            assert variables["AWS_REGION"]["value"] == "eu-1"
+            assert variables["AWS_REGION"] == "eu-1"
 
 
 @pytest.mark.parametrize(("workers", "per_pod"), [(1, 8), (8, 8), (9, 8), (128, 16)])
@@ -224,6 +226,59 @@ def test_a_step_that_runs_again_finds_its_job_and_its_result(pod: Pod, monkeypat
     assert list(pod.volume.iterdir()) == []
 
 
+def test_an_output_whose_deletion_was_interrupted_is_no_result(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LostPodError(Exception):
+        """The step's pod was deleted."""
+
+    def lose_pod(path: Path, **_: object) -> None:
+        if Path(path).parent == pod.volume and not Path(path).name.endswith(".partial"):
+            (Path(path) / "out/features.json").unlink()
+            raise LostPodError
+
+    monkeypatch.setattr(pod.cluster, "run", finish_by_hand)
+    with monkeypatch.context() as patch, pytest.raises(LostPodError):
+        patch.setattr("shutil.rmtree", lose_pod)
+        pod.fit()
+    pod.fit()
+    assert (len(pod.cluster.created), (pod.out / "features.json").read_text()) == (2, "{}")
+    assert list(pod.volume.iterdir()) == []
+
+
+def test_files_that_cannot_be_deleted_yet_fail_no_step(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")  # NFS keeps a file that is open elsewhere
+
+    monkeypatch.setattr(pod.cluster, "run", finish_by_hand)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.rmdir", refuse)
+        pod.fit()
+    assert (pod.out / "features.json").read_text() == "{}"
+    assert [path.suffix for path in pod.volume.iterdir()] == [".deleted"]
+    pod.fit()
+    assert list(pod.volume.iterdir()) == []
+
+
+def test_the_name_of_a_job_is_the_same_in_each_process() -> None:
+    program = """
+from datetime import date
+from shortlist.features.engines import work
+from shortlist.features.rows.table import build_table
+from shortlist.spec.runtime import Runtime
+days = frozenset(date(2026, 3, day) for day in range(1, 20))
+runtime = Runtime(features={"engine": "ray"})
+call = work.FeatureCall.of(build_table.__wrapped__, {"runtime": runtime, "only_days": days})
+print(work._job_name(call, {}, "image"))
+"""
+    first_name, second_name = (
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True,
+            text=True, check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    )  # fmt: skip
+    assert first_name == second_name != ""
+
+
 def test_another_run_has_jobs_of_its_own(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod.cluster, "run", finish_by_hand)
     for run in ("1", "2", "2"):
@@ -242,6 +297,7 @@ def test_a_mistake_of_the_user_in_the_job_is_raised_as_itself(pod: Pod, monkeypa
     with pytest.raises(DataError, match=r"^too few days$"):
         pod.fit()
     assert list(pod.volume.iterdir()) == []
+    assert pod.cluster.jobs == {}  # the step may go on without this work
     assert not pod.out.exists()
 
 
@@ -253,6 +309,7 @@ def test_a_failed_job_is_reported_and_created_anew(pod: Pod) -> None:
             pod.fit()
         assert "last available logs: Killed" in str(caught.value)
         assert len(pod.cluster.created) == tries
+        assert len(pod.cluster.jobs) == 1  # to be looked at
     assert list(pod.volume.iterdir()) == []
 
 

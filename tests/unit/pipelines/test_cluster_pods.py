@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from google.protobuf import json_format
@@ -13,11 +18,16 @@ from components.pod import RETRIES_VARIABLE
 from pipelines.compile import GRAPHS, GraphName
 from pipelines.graph import PipelineBuilder
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.cluster_pods import FEATURE_STEPS, ClusterPods, check_step_names
+from shortlist.features.fits import fit as fit_module
+from shortlist.features.values.columns import IncompatibleFitError
+from shortlist.kubeflow.cluster_pods import FEATURE_JOBS, ClusterPods, check_step_names
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.feature_job import VARIABLE, EngineJob, JobEnvironment
 from shortlist.spec.load import load_spec
+from shortlist.training import champion as champion_module
+from shortlist.training import champion_scores
 
+ROOT = Path(__file__).parents[3]
 CPU, GPU = (f"registry/{name}@sha256:{digit * 64}" for name, digit in (("cpu", "a"), ("gpu", "b")))
 IMAGES = ImageReferences(pipeline=CPU, gpu=GPU, triton="")
 DEMO = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
@@ -39,6 +49,10 @@ CLUSTER = {
     },
 }
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
+
+
+def product(folder: str) -> Iterator[Path]:
+    return (ROOT / folder).rglob("*.py")
 
 
 class Built:
@@ -115,7 +129,7 @@ def test_steps_that_make_features_mount_the_volume_of_their_jobs(shared: bool) -
     job = EngineJob("ray.io/v1", "RayJob", "KubeRay", "files", 60)
     cluster = {**CLUSTER, "shared_pods": ["features"] if shared else []}
     built = Built(cluster, job=job)
-    labels = {label for step in FEATURE_STEPS for label in built.pods_of(step)}
+    labels = {label for step in FEATURE_JOBS for label in built.pods_of(step)}
     assert len(labels) == (2 if shared else 3)
     for label, pod in built.pods.items():
         variables = {variable["name"]: variable["value"] for variable in built.containers[label]["env"]}
@@ -127,8 +141,69 @@ def test_steps_that_make_features_mount_the_volume_of_their_jobs(shared: bool) -
             assert (environment.image, environment.task.memory) == (CPU, "2Gi")
             assert environment.cluster == Cluster.model_validate(cluster)
     (table,) = built.pods_of("build_table")
-    steps, jobs = (3, 2) if shared else (1, 1)
+    steps, jobs = (3, 3 + 1) if shared else (1, 1)  # fit_features three times, build_table
     assert built.pods[table]["activeDeadlineSeconds"] == str((steps * 30 + jobs * 60) * 60)
+    (champion,) = built.pods_of("score_champion")
+    assert built.pods[champion]["activeDeadlineSeconds"] == str((30 + 4 * 60) * 60)
+
+
+def test_only_the_known_steps_make_features() -> None:
+    """Their jobs are counted below; a step that is new here gets no time for its jobs."""
+    callers = {}
+    for path in (path for folder in ("shortlist", "components", "models", "monitoring") for path in product(folder)):
+        tree = ast.parse(path.read_text())
+        names = {
+            name.name
+            for statement in ast.walk(tree)
+            if isinstance(statement, ast.ImportFrom)
+            and statement.module in ("shortlist.features.fits.fit", "shortlist.features.rows.table")
+            for name in statement.names
+        }
+        if called := names & {"fit", "build_table"}:
+            callers[str(path.relative_to(ROOT))] = called
+    assert callers == {
+        "components/features.py": {"build_table"},
+        "shortlist/features/fits/backfill.py": {"fit"},
+        "shortlist/training/champion_scores.py": {"fit", "build_table"},
+    }
+    decorated = {path.stem for path in product("shortlist") if "\n@feature_work(" in path.read_text()}
+    assert decorated == {"fit", "table"}
+
+
+def test_features_are_fitted_at_most_three_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fits = []
+
+    def refuse(*arguments: object) -> None:
+        fits.append(arguments)
+        if len(arguments) > 6:  # an earlier fit to extend
+            raise IncompatibleFitError("another declaration")
+
+    monkeypatch.setattr(fit_module, "fit", refuse)
+    fit_module.fit_incrementally(str(tmp_path), DEMO.data, DEMO.features, None, DEMO.runtime, tmp_path, tmp_path)
+    assert len(fits) == FEATURE_JOBS["fit_features"]
+
+
+def test_champion_and_best_model_need_four_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each of the two is scored by `score_model`, which fits and builds a table once."""
+    scored = []
+    monkeypatch.setattr(champion_module, "score_model", lambda *arguments, **_: scored.append(arguments))
+    monkeypatch.setattr(champion_module, "best_version", lambda *_: 1)
+    monkeypatch.setattr(champion_module, "find_withdrawn_columns", lambda *_: [])
+    monkeypatch.setattr(champion_module, "folder_digest", lambda *_: "0" * 16)
+    context = MagicMock()
+    context.tracker.registry.find.return_value = SimpleNamespace(version=2, name="dlrm", kind="dlrm", folder=tmp_path)
+    paths = tmp_path / "log", tmp_path / "fitted", tmp_path / "out"
+    champion_module.score_champion("2", context, MagicMock(), DEMO.runtime, *paths)
+    calls = [node.func.id for node in ast.walk(ast.parse(inspect.getsource(champion_scores.score_model)))
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]  # fmt: skip
+    jobs_of_model = sum(name in ("fit", "build_table") for name in calls)
+    assert len(scored) * jobs_of_model == FEATURE_JOBS["score_champion"]
+
+
+def test_memory_is_compared_in_every_unit() -> None:
+    built = Built({"tasks": {"train_dlrm": {"memory": "1Pi"}, "default": {"memory": "9Ti"}}})
+    (train,) = built.pods_of("train")
+    assert built.containers[train]["resources"]["resourceMemoryLimit"] == "1Pi"
 
 
 def test_two_variables_of_one_key_are_both_set() -> None:

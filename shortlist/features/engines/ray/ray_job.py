@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib.metadata import version
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from shortlist.pods.job import JobState, StepJob
 from shortlist.pods.settings import LABEL, declared_variables, job_pod, resources, whole_cores
@@ -12,7 +12,7 @@ from shortlist.spec.cluster import Task
 from shortlist.spec.feature_job import JobEnvironment
 from shortlist.spec.text.quantity import quantity_value
 from shortlist.system.accelerator import EngineError
-from shortlist.system.kubernetes_api import KubernetesAPI, ResourceKind, connect
+from shortlist.system.kubernetes_api import KubernetesAPI, Object, ResourceKind, connect
 
 RAY_JOB: Final = ResourceKind("ray.io", "v1", "rayjobs", "RayJob")
 _HEADROOM_BYTES: Final = 1_000_000_000
@@ -38,7 +38,7 @@ class RayWorkers(NamedTuple):
     timeout_minutes: int
 
 
-def ray_job(name: str, program: str, declared: RayWorkers, environment: JobEnvironment) -> dict[str, Any]:
+def ray_job(name: str, program: str, declared: RayWorkers, environment: JobEnvironment) -> Object:
     """Return the manifest of a job.
 
     Args:
@@ -61,7 +61,8 @@ def ray_job(name: str, program: str, declared: RayWorkers, environment: JobEnvir
     }  # fmt: skip
     template = {"metadata": {"labels": {LABEL: "shortlist", _POD_LABEL: "pod"}}}
     group = {"groupName": "workers", "replicas": pods, "minReplicas": pods, "maxReplicas": pods}
-    submitter = {**_pod("ray-job-submitter", declared, environment, _SUBMITTER), "restartPolicy": "Never"}
+    placement = {"node_selector": task.node_selector, "tolerations": task.tolerations}
+    submitter = _pod("ray-job-submitter", environment, _SUBMITTER.model_copy(update=placement))
     return {
         "apiVersion": RAY_JOB.api_version,
         "kind": RAY_JOB.name,
@@ -73,20 +74,20 @@ def ray_job(name: str, program: str, declared: RayWorkers, environment: JobEnvir
             "activeDeadlineSeconds": declared.timeout_minutes * 60,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": _KEEP_CLUSTER_SECONDS,
-            "submitterPodTemplate": {**template, "spec": submitter},
+            "submitterPodTemplate": {**template, "spec": {**submitter, "restartPolicy": "Never"}},
             "rayClusterSpec": {
                 "rayVersion": version("ray"),
                 # Without a token, which KubeRay makes, whoever reaches the head runs programs there.
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
                     "rayStartParams": head_start,
-                    "template": {**template, "spec": _pod("ray-head", declared, environment, head)},
+                    "template": {**template, "spec": _pod("ray-head", environment, head, declared)},
                 },
                 "workerGroupSpecs": [
                     {
                         **group,
                         "rayStartParams": worker_start,
-                        "template": {**template, "spec": _pod("ray-worker", declared, environment, worker)},
+                        "template": {**template, "spec": _pod("ray-worker", environment, worker, declared)},
                     }
                 ],
             },
@@ -94,16 +95,17 @@ def ray_job(name: str, program: str, declared: RayWorkers, environment: JobEnvir
     }  # fmt: skip
 
 
-def _pod(name: str, declared: RayWorkers, environment: JobEnvironment, task: Task) -> dict[str, Any]:
-    volumes: dict[str, tuple[str, dict[str, Any]]] = {"tmp": ("/tmp", {"emptyDir": {}})}  # noqa: S108 - the pod's own
+def _pod(name: str, environment: JobEnvironment, task: Task, declared: RayWorkers | None = None) -> Object:
+    """Return a pod; one that belongs to the cluster has the volume, and no secrets: its work reads nothing else."""
+    volumes: dict[str, tuple[str, Object]] = {"tmp": ("/tmp", {"emptyDir": {}})}  # noqa: S108 - the pod's own
     variables = [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}]
-    if task is not _SUBMITTER:
+    if declared is not None:
         memory = {"medium": "Memory", "sizeLimit": str(declared.object_store_bytes)}
         volumes["shm"] = "/dev/shm", {"emptyDir": memory}  # noqa: S108
         volumes[_VOLUME] = environment.folder, {"persistentVolumeClaim": {"claimName": declared.volume_claim}}
         cores = str(whole_cores(task))
         variables += [{"name": f"{library}_THREADS", "value": cores} for library in ("OMP_NUM", "POLARS_MAX")]
-        variables += declared_variables(environment.cluster)
+        variables += declared_variables(environment.cluster.model_copy(update={"secrets": ()}))
     container = {"name": name, "image": environment.image, "env": variables, "resources": resources(task)}
     pod = job_pod(environment.cluster, task, container, volumes)
     return {**pod, "automountServiceAccountToken": False}
@@ -143,7 +145,7 @@ def _wait(job: StepJob, timeout_minutes: int) -> None:
         )
 
 
-def read_state(job: dict[str, Any]) -> JobState:
+def read_state(job: Object) -> JobState:
     """Return what the status of a RayJob says."""
     status = job.get("status", {})
     phase, outcome = status.get("jobDeploymentStatus", ""), status.get("jobStatus", "")

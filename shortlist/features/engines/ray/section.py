@@ -39,7 +39,8 @@ class RayEngine(FeatureEngine):
     """PersistentVolumeClaim, ReadWriteMany, that the step and all pods of a RayJob mount: copies of the log and of what
     is made of it, while the job runs."""
     timeout_minutes: int = Field(default=360, ge=1)
-    """A RayJob that takes longer is deleted, and its step fails; the time limits of the steps grow by as much."""
+    """A RayJob that takes longer is deleted, and its step fails. The time limit of a step grows by as much for each job
+    that it may run: four of `score_champion`, three of `fit_features`, one of the others."""
 
     @property
     def shuffle_partitions(self) -> int:
