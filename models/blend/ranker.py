@@ -159,4 +159,4 @@ def _impression_ranks(learning: LearningTable) -> np.ndarray:
 
 def _log_odds(scores: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):  # a member that is certain has scores of 0 and 1
-        return np.clip(np.log(scores / (1 - scores)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+        return np.asarray(np.clip(np.log(scores / (1 - scores)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS))

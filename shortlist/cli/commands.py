@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,14 +69,15 @@ def check(
         typer.echo(notice)
     if data is not None:
         try:
-            typer.echo(_check_log(loaded.data, data, rows))
+            conditions = [slice_limits.where for slice_limits in loaded.gates.conditions]
+            typer.echo(_check_log(loaded.data, data, rows, conditions))
         except ShortlistError as error:
             errors.append(str(error))
     if errors:
         raise ShortlistError("\n".join(errors))
 
 
-def _check_log(declared: Data, location: Path, rows: int) -> str:
+def _check_log(declared: Data, location: Path, rows: int, conditions: Sequence[str]) -> str:
     """Return which rows of a log were checked, and how many of them do not match the spec, few enough to be left out.
 
     Raises:
@@ -86,7 +88,7 @@ def _check_log(declared: Data, location: Path, rows: int) -> str:
 
     if not isinstance(declared.source, LogFiles):
         raise ShortlistError("data.source: a generated log has no files to check; leave --data out")
-    check = check_sample(declared, location, rows)
+    check = check_sample(declared, location, rows, conditions)
     for notice in check.notices:
         typer.echo(notice)
     if check.problems:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,8 @@ from shortlist.data.side_tables.ingest import side_layout
 from shortlist.data.validate import LogRefusedError, validate
 from shortlist.spec.data import Column, Data, LogFiles
 from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+from shortlist.system.row_expressions import compile_expression
 
 _PEEK_ROWS: Final = 10_000
 _MAX_COUNTED_BYTES: Final = 2**31
@@ -37,6 +39,7 @@ _MAX_COUNTED_BYTES: Final = 2**31
 _COUNT_BLOCK_ROWS: Final = 250_000
 _MAX_FAILED_SHARE: Final = 0.9
 _MAX_SPELLINGS: Final = 1_000
+_MAX_VALUES: Final = 5
 _HEAVY_USER_SHARE: Final = 0.03
 _MIN_ROWS_OF_USERS, _MIN_USERS = 1_000, 100
 """Fewest rows and users with which a share of the rows says something."""
@@ -59,7 +62,7 @@ class SampleReport(NamedTuple):
     """Rows of those read that do not match the spec, few enough to be left out."""
 
 
-def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleReport:
+def check_sample(data: Data, location: Path, max_rows: int = 100_000, conditions: Sequence[str] = ()) -> SampleReport:
     """Read rows of every file of a log and its whole side tables, and return all their problems.
 
     Args:
@@ -67,13 +70,15 @@ def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleR
         location: Data path of a run.
         max_rows: Rows of the log that are validated. Of a longer log, the first rows of every file are, rules about
             totals are not checked, and those about days and keys by reading the clock, the label and the keys alone.
+        conditions: SQL conditions that some rows should fulfil, such as those of slices; one that reads other columns
+            than the log's is passed over.
     """
     tables = list(_open_tables(data, location))
     problems = [problem for table in tables for problem in table.find_problems()]
     if any(not table.readable for table in tables):
         return SampleReport(tuple(problems), 0, is_complete=False)
     lenient_data = data.model_copy(update={"rules": data.rules.model_copy(update={"undeclared_columns": "ignore"})})
-    report = _validate_sample(lenient_data, location, max_rows)
+    report = _validate_sample(lenient_data, location, max_rows, conditions)
     problems += report.problems
     facts, warnings, heavy_users = None, [], []
     if report.rows:
@@ -193,7 +198,7 @@ def _open_table(layout: FileLayout, find_files: Any, max_quarantined_share: floa
         return _SampledTable(layout, [], max_quarantined_share, f"{layout.table}: {error}")
 
 
-def _validate_sample(data: Data, location: Path, max_rows: int) -> SampleReport:
+def _validate_sample(data: Data, location: Path, max_rows: int, conditions: Sequence[str]) -> SampleReport:
     """Ingest and validate rows as in a run, without rules that need all rows."""
     runtime = Runtime(engine="cpu")
     with TemporaryDirectory(prefix="shortlist-check-") as scratch:
@@ -212,8 +217,26 @@ def _validate_sample(data: Data, location: Path, max_rows: int) -> SampleReport:
         except DataError as error:
             return SampleReport((str(error),), read_rows, is_complete, notices)
         notices = (*notices, *valid_log.notes["warnings"], *_describe_quarantine(quarantine))
+        notices += tuple(_describe_unmet_conditions(conditions, valid_log))
         quarantined_rows = valid_log.notes["quarantined_rows"]
         return SampleReport((), read_rows, is_complete, notices, quarantined_rows=quarantined_rows)
+
+
+def _describe_unmet_conditions(conditions: Sequence[str], valid_log: DayTable) -> Iterator[str]:
+    """Yield a sentence on each condition that no row fulfils, with the usual values of the columns that it reads."""
+    names = valid_log.scan().collect_schema().names()
+    for condition in conditions:
+        columns = compile_expression(condition).columns
+        if not columns or not {*columns} <= {*names}:
+            continue
+        rows = valid_log.scan().select(columns).collect()
+        if compile_expression(condition).evaluate_condition(rows).any():
+            continue
+        usual_values = (
+            f"{name} has {', '.join(map(str, rows[name].drop_nulls().value_counts(sort=True)[name][:_MAX_VALUES]))}"
+            for name in columns
+        )
+        yield f'No row of the {rows.height:,} that were read fulfils "{condition}": {"; ".join(usual_values)}.'
 
 
 def _relax_total_rules(data: Data) -> Data:

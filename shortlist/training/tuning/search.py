@@ -217,6 +217,7 @@ def _make_trial(settings: SearchSettings, study: optuna.Study, deadline: float |
     trial = study.ask(space)
     trial.set_user_attr(_BATCH, settings.batch)
     is_shipped = bool(trial.user_attrs.get(_SHIPPED))
+    attributes: dict[str, Any] = {}
     started = time.monotonic()
     changes = {} if is_shipped else section_changes(settings.space, trial.params)
     trial.set_user_attr("changes", changes)
@@ -232,13 +233,14 @@ def _make_trial(settings: SearchSettings, study: optuna.Study, deadline: float |
             job, (lambda step, loss: True) if is_shipped else pruner.should_continue, None if is_shipped else deadline
         )
     except (TrialFailure, ValueError) as reason:
-        attributes, value, state = {"reason": " ".join(str(reason).split())}, None, optuna.trial.TrialState.FAIL
+        attributes["reason"] = " ".join(str(reason).split())
+        value, state = None, optuna.trial.TrialState.FAIL
     except BaseException:
         with suppress(Exception):  # it is failed when the study is opened again
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
         raise
     else:
-        attributes = {} if measured is None else {"measured": measured}
+        attributes |= {} if measured is None else {"measured": measured}
         value = None if measured is None else measured[settings.metric]
         state = optuna.trial.TrialState.PRUNED if measured is None else optuna.trial.TrialState.COMPLETE
     attributes["seconds"] = round(time.monotonic() - started, 1)

@@ -68,6 +68,15 @@ def test_a_log_that_matches_its_spec_has_no_problems(write: Callable[..., Path])
     assert check_sample(undated_data, write(log(), items())).notices == ()
 
 
+def test_a_condition_that_no_row_fulfils_is_named_with_the_values_that_are_there(write: Callable[..., Path]) -> None:
+    rows = log().with_columns(item_id=pl.when(pl.col("item_id") > 2).then(2).otherwise(0))
+    conditions = ["item_id = 2", "item_id = 7", "price > 2", "maker = 'x'", "cold_user"]
+    data = build_data(rules={"off": ["freshness"]})
+    usual, number = check_sample(data, write(rows, items()), conditions=conditions).notices
+    assert usual == 'No row of the 3,000 that were read fulfils "item_id = 7": item_id has 2, 0.'
+    assert number.startswith('No row of the 3,000 that were read fulfils "price > 2": price has 0.')
+
+
 def test_all_undeclared_columns_of_all_tables_are_named(write: Callable[..., Path]) -> None:
     log_with_extra_columns = log().with_columns(pl.lit(1).alias(f"extra{number}") for number in range(12))
     problems, rows, *_ = check_sample(
