@@ -144,6 +144,8 @@ def _reasons_with_status(checks: Sequence[CheckResult], status: str) -> list[str
 
 MIN_LOGGED_SHARE: Final = 0.5
 """Smallest share of the answers that must be in the prediction log, which lags behind by a flush."""
+NAMED_SENDERS: Final = 3
+"""Most senders that a reason names."""
 
 
 def traffic(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
@@ -250,6 +252,8 @@ def logging(step_evidence: StepEvidence, policy: Canary, step: int) -> CheckResu
             continue
         if track.to_log and track.logged < MIN_LOGGED_SHARE * track.to_log:
             reason = f"only {track.logged:,} of {track.to_log:,} answers of the {name} are in the prediction log"
+            if track.logged_left_out:
+                reason = f"{reason} as evidence; {_describe_left_out(track.logged_left_out, track)}"
             return CheckResult("logging", "wait", reason, numbers)
     return CheckResult(
         "logging", "ok", f"{step_evidence.canary.logged:,} answers of the canary are in the prediction log", numbers
@@ -258,11 +262,17 @@ def logging(step_evidence: StepEvidence, policy: Canary, step: int) -> CheckResu
 
 def _too_few_requests(name: str, track: TrackEvidence, min_requests: int) -> str:
     shortage_text = f"{track.judged_requests:,} requests of the {name} at this step, {min_requests:,} are needed"
-    if not track.left_out:
-        return shortage_text
+    return f"{shortage_text}; {_describe_left_out(track.left_out, track)}" if track.left_out else shortage_text
+
+
+def _describe_left_out(count: int, track: TrackEvidence) -> str:
+    """Return how many are no evidence, who sent them, and the two ways to make them evidence."""
+    senders = [sender or "no address" for sender in track.left_out_senders[:NAMED_SENDERS]]
+    others = ["others"] * (len(track.left_out_senders) > NAMED_SENDERS)
     return (
-        f"{shortage_text}; {track.left_out:,} more are no evidence, as few addresses sent them without the key of a"
-        " backend (docs/trust.md)"
+        f"{count:,} more are no evidence, because their senders ({', '.join([*senders, *others])}) do not vouch for"
+        " their users: declare the application's servers in serving.backends, or let them present the backend_token of"
+        " secrets.json (docs/trust.md)"
     )
 
 

@@ -194,7 +194,8 @@ def scores(step_evidence: StepEvidence, whole: StepEvidence, limits: Guardrails)
         counts = f"{canary.bad:,} of {canary.logged:,} answers hold NaN, infinite or no scores"
         return CheckResult("scores", "breach", f"{counts}: {_describe_excess(bad, limits)}", numbers)
     if not canary.scores.size:
-        return CheckResult("scores", "wait", "the prediction log holds no scores of this step", numbers)
+        kind = "scores of this step that are evidence" if canary.logged_left_out else "scores of this step"
+        return CheckResult("scores", "wait", f"the prediction log holds no {kind}", numbers)
     if flat <= MAX_CONSTANT_SHARE and not _has_constant_scores(canary):
         reason = f"{canary.bad:,} of {canary.logged:,} answers hold scores that are no numbers"
         return CheckResult("scores", "ok", reason, numbers)

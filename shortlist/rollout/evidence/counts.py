@@ -64,7 +64,9 @@ class TrackCounts:
     to_log: int = 0
     """Answered requests that were sampled for the prediction log."""
     logged: int = 0
-    """Rows of the prediction log, including duplicates."""
+    """Rows of the prediction log, including duplicates; in totals also those that are no evidence."""
+    logged_left_out: int = 0
+    """Rows of the prediction log that are no evidence, for the reason of `left_out`."""
     bad: int = 0
     """Logged answers without scores, or with a score that is not finite."""
     degraded: int = 0

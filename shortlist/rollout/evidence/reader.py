@@ -175,7 +175,7 @@ class EvidenceReader:
         is_evidence = self._admission.admit(requests.with_columns(user=user))
         for (step, canary), rows in requests.filter(~is_evidence).group_by("step", "canary"):
             self._left_out[bool(canary)] += count_requests(rows)
-            self._track_counter(step, canary).counts += TrackCounts(left_out=rows.height)
+            self._track_counter(step, canary).add_left_out(rows, "left_out")
         requests = requests.filter(is_evidence)
         for (step, canary), rows in requests.group_by("step", "canary"):
             self._track_counter(step, canary).add_requests(rows)
@@ -205,8 +205,9 @@ class EvidenceReader:
         rows = _prepare_predictions(rows).filter(pl.col("step") < self._steps)
         self._accountant.add(pl.Series(dtype=pl.UInt64), rows.filter(pl.col("status") == 200)["request"])
         is_evidence = self._prediction_admission.admit(rows)
-        for (_, canary), part in rows.filter(~is_evidence).group_by("step", "canary"):
+        for (step, canary), part in rows.filter(~is_evidence).group_by("step", "canary"):
             self._left_out[bool(canary)] += count_predictions(part)
+            self._track_counter(step, canary).add_left_out(part, "logged_left_out")
         rows = rows.filter(is_evidence)
         for (step, canary), part in rows.group_by("step", "canary"):
             self._track_counter(step, canary).add_predictions(part)

@@ -36,6 +36,8 @@ class TrackEvidence(TrackCounts, UserCounts):
     """Bounded sample of finite scores."""
     score_users: float = 0.0
     """Effective number of users in the sample of scores: as many as would have equal shares of it."""
+    left_out_senders: tuple[str, ...] = ()
+    """Senders of what is no evidence, those of most first; an empty text stands for those without an address."""
 
     @property
     def p99_ms(self) -> float | None:

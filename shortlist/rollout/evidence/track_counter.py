@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -12,11 +13,14 @@ import polars as pl
 from shortlist.rollout.evidence.counts import TrackCounts, UserCounts
 from shortlist.rollout.evidence.latency import BUCKETS, Latencies, bucket_numbers
 from shortlist.rollout.evidence.rollout_evidence import TrackEvidence
+from shortlist.system.sender_networks import sender_networks
 
 MAX_SAMPLED_SCORES: Final = 5_000
 """Most sampled scores per step and track."""
 ROWS_SAMPLED: Final = 32
 """Number of first scores of one request that may enter the sample."""
+MAX_SENDERS: Final = 1_000
+"""Most senders of left-out requests and rows that are remembered by track and step, those of most."""
 
 
 def _no_sample() -> pl.DataFrame:
@@ -32,6 +36,8 @@ class TrackCounter:
     """Requests without a user; each counts as one user."""
     latencies: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, dtype=np.int64))
     sample: pl.DataFrame = field(default_factory=_no_sample)
+    left_out_senders: Counter[str] = field(default_factory=Counter)
+    """Left-out requests and rows by sender; the empty text stands for those without one."""
 
     def add_requests(self, rows: pl.DataFrame) -> None:
         """Count requests of the access logs: columns of `rollout_requests`, and to_log."""
@@ -56,6 +62,17 @@ class TrackCounter:
         """Count changes by new outcomes; columns with_outcomes, slates, hits, clicks."""
         self.counts += TrackCounts.sum_columns(changes)
 
+    def add_left_out(self, rows: pl.DataFrame, count: str) -> None:
+        """Count requests or rows of the prediction log that are no evidence; column sender.
+
+        Args:
+            rows: The requests or rows.
+            count: Name of their count in `TrackCounts`.
+        """
+        self.counts += TrackCounts(**{count: rows.height})
+        senders = sender_networks(rows["sender"]).fill_null("")
+        self.left_out_senders = _most_frequent(self.left_out_senders + Counter(senders.to_list()))
+
     def evidence(self, user_counts: UserCounts, kpi: float | None, kpi_users: int) -> TrackEvidence:
         """Return the counts as evidence, together with the numbers of users and the KPI."""
         return TrackEvidence(
@@ -67,6 +84,7 @@ class TrackCounter:
             kpi_users=kpi_users,
             scores=np.sort(self.sample["score"].to_numpy()),
             score_users=_effective_users(self.sample["user"]),
+            left_out_senders=tuple(sender for sender, _ in self.left_out_senders.most_common()),
         )
 
     def __add__(self, addend: TrackCounter) -> TrackCounter:
@@ -75,7 +93,12 @@ class TrackCounter:
             anonymous=self.anonymous.plus(addend.anonymous),
             latencies=self.latencies + addend.latencies,
             sample=pl.concat([self.sample, addend.sample]).bottom_k(MAX_SAMPLED_SCORES, by="draw"),
+            left_out_senders=_most_frequent(self.left_out_senders + addend.left_out_senders),
         )
+
+
+def _most_frequent(senders: Counter[str]) -> Counter[str]:
+    return senders if len(senders) <= MAX_SENDERS else Counter(dict(senders.most_common(MAX_SENDERS)))
 
 
 def count_requests(rows: pl.DataFrame) -> TrackCounts:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from shortlist.rollout.deployment import Route
 from shortlist.rollout.local.envoy.load_shedding import enable_shedding
@@ -25,6 +25,7 @@ from shortlist.serving.server.requests.headers import (
     recommend_model,
 )
 from shortlist.serving.server.requests.paths import JSON_PATHS, READY, inference_path, status_paths
+from shortlist.serving.server.requests.senders import ADDRESS_HEADER
 from shortlist.serving.stack_secrets import StackSecrets
 from shortlist.spec.serving import BACKEND, Serving
 
@@ -41,10 +42,8 @@ _LONGEST_ANSWER = 30.0
 """Longest time in seconds for an answer of an available server."""
 _RETRY_MEAN = 0.1
 """Mean time in seconds between two attempts to reach a server: uniform between 0 and twice this."""
-_ADDRESS: Config = {
-    "header": {"key": SENDER_HEADER, "value": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"},
-    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-}
+_PEER: Final = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
+"""Envoy's command for the address of its peer."""
 _WINDOW = 1024 * 1024
 """Flow-control window in bytes of a stream to a server; twice as many for a connection."""
 
@@ -71,7 +70,10 @@ def routes(
         else _table(model, route, _Retries(serving.hold_seconds, serving.replicas), max_request_bytes, token)
     )
     table.insert(0, _body_too_long_route(max_request_bytes))
-    gateway_headers = [] if stack_secrets is None else [_header(GATEWAY_HEADER, stack_secrets.gateway_key)]
+    # Of a peer on this machine Envoy itself would append the machine's own address: another sender than in its log.
+    gateway_headers = [_header(ADDRESS_HEADER, _PEER)]
+    if stack_secrets is not None:
+        gateway_headers.append(_text_header(GATEWAY_HEADER, stack_secrets.gateway_key))
     return _resource(
         {
             "@type": "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
@@ -175,7 +177,7 @@ def _route(
         match["headers"].append({"name": "authorization", "string_match": {"exact": f"Bearer {token}"}})
     if grpc:
         match["grpc"] = {}
-    answer = {} if version is None else {"response_headers_to_add": [_header(VERSION_HEADER, str(version))]}
+    answer = {} if version is None else {"response_headers_to_add": [_text_header(VERSION_HEADER, str(version))]}
     return {"match": match, "route": action, **answer}
 
 
@@ -203,12 +205,12 @@ def _split(route: Route, protocol: str, retries: _Retries, of_backend: bool) -> 
 
 
 def _share(route: Route, track: str, version: int, percent: int, *, protocol: str, of_backend: bool) -> Config:
-    track_headers = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
-    request_headers = [*track_headers, _header(SENDER_HEADER, BACKEND) if of_backend else _ADDRESS]
+    track_headers = [_text_header(TRACK_HEADER, track), _text_header(VERSION_HEADER, str(version))]
+    request_headers = [*track_headers, _header(SENDER_HEADER, BACKEND if of_backend else _PEER)]
     if route.rollout is not None:
-        request_headers.append(_header(ROLLOUT_HEADER, route.rollout))
+        request_headers.append(_text_header(ROLLOUT_HEADER, route.rollout))
     if route.step is not None:
-        request_headers.append(_header(STEP_HEADER, str(route.step)))
+        request_headers.append(_text_header(STEP_HEADER, str(route.step)))
     return {
         "name": f"v{version}-{protocol}",
         "weight": percent,
@@ -220,9 +222,11 @@ def _share(route: Route, track: str, version: int, percent: int, *, protocol: st
 
 
 def _header(name: str, value: str) -> Config:
-    # In Envoy's formats a single % begins a command.
-    header = {"key": name, "value": value.replace("%", "%%")}
-    return {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+
+
+def _text_header(name: str, text: str) -> Config:
+    return _header(name, text.replace("%", "%%"))  # in Envoy's formats a single % begins a command
 
 
 def _cluster_action(version: int, protocol: str) -> Config:

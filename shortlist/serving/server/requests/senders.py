@@ -14,7 +14,7 @@ from shortlist.serving.server.requests.request_errors import UnauthorizedError
 from shortlist.spec.serving import BACKEND, Events
 
 ADDRESS_HEADER: Final = "x-forwarded-for"
-"""Addresses that a request came through. The gateway appends the last one, that of its own peer."""
+"""Addresses that a request came through. The gateway sets the last one, that of its own peer."""
 _BEARER: Final = "Bearer "
 _MAX_LENGTH: Final = 256
 """Most characters of an identity that are kept."""

@@ -450,6 +450,32 @@ def test_missing_evidence_holds_until_the_deadline(evidence: RolloutEvidence, st
     assert missing in at_deadline.reason
 
 
+WAYS_OUT = (
+    "do not vouch for their users: declare the application's servers in serving.backends, or let them present the"
+    " backend_token of secrets.json (docs/trust.md)"
+)
+
+
+def test_answers_that_are_logged_and_no_evidence_are_named_with_their_senders_and_the_ways_out() -> None:
+    canary = track(logged=2, logged_left_out=998, left_out_senders=("192.0.2.2", ""), scores=np.zeros(0))
+    analysis = analyze_step(with_step(0, canary=canary), POLICY, 0, 10, WELL)
+    assert find_check(analysis, "logging").reason == (
+        "only 2 of 1,000 answers of the canary are in the prediction log as evidence; 998 more are no evidence, because"
+        f" their senders (192.0.2.2, no address) {WAYS_OUT}"
+    )
+    assert find_check(analysis, "scores").reason == "the prediction log holds no scores of this step that are evidence"
+    assert analysis.decision == "hold" and WAYS_OUT in analysis.reason
+
+
+def test_requests_that_are_no_evidence_are_named_with_their_senders_and_the_ways_out() -> None:
+    senders = tuple(f"192.0.2.{number}" for number in range(1, 6))
+    analysis = analyze_step(with_step(0, canary=track(5, left_out=170, left_out_senders=senders)), POLICY, 0, 10, WELL)
+    assert find_check(analysis, "traffic").reason == (
+        "5 requests of the canary at this step, 100 are needed; 170 more are no evidence, because their senders"
+        f" (192.0.2.1, 192.0.2.2, 192.0.2.3, others) {WAYS_OUT}"
+    )
+
+
 def test_early_steps_do_not_wait_until_a_drop_is_ruled_out() -> None:
     assert analyze_step(healthy(kpi=replace(EQUAL, variance=0.05**2)), POLICY, 0, 10, WELL).decision == "proceed"
 

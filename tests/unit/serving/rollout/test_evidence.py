@@ -20,6 +20,7 @@ from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence.reader import EvidenceReader, RequestAccountant
 from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence
 from shortlist.rollout.evidence.row_finder import RowFinder
+from shortlist.rollout.evidence.track_counter import MAX_SENDERS, TrackCounter
 from shortlist.rollout.evidence.users import UserTable
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
 from shortlist.serving.log.serving_log import ServingLog
@@ -264,8 +265,31 @@ def test_what_one_address_sends_without_a_backend_is_counted_and_hardly_evidence
     assert (canary.requests, canary.left_out) == (1_200 + 3, 97)
     assert (canary.refused_users, canary.disconnected_users, canary.empty_slate_users) == (1, 1, 1)
     assert (total.requests, total.client_errors, total.disconnected, total.answered) == (1_300, 50, 25, 1_225)
-    assert (total.left_out, total.logged) == (97, 50)
+    assert (total.left_out, total.logged, total.logged_left_out) == (97, 50, 49)
+    assert (canary.logged, canary.logged_left_out, canary.left_out_senders) == (1, 49, ("192.0.2.1",))
     assert evidence.accounting.lost == 1_225 and canary.kpi_users == 0  # no row of an empty slate has an outcome
+
+
+def test_senders_of_what_is_no_evidence_are_kept_by_track_those_of_most_first(logs: Logs) -> None:
+    logs.ask(*(logs.line(f"a{number}", user=f"v{number}", sender="2001:db8:1:7::1") for number in range(5)))
+    rows = [{"request_id": f"b{number}", "user": f"v{number}"} for number in range(13)]
+    logs.answer(*(row | {"sender": None} for row in rows[:10]), *(row | {"sender": "192.0.2.2"} for row in rows[10:]))
+    logs.answer(*(row | {"sender": "192.0.2.3", "track": "canary"} for row in rows))
+    evidence = read(logs)
+    stable = evidence.at_step(0).stable
+    assert (stable.left_out, stable.logged_left_out) == (4, 9 + 2)
+    assert stable.left_out_senders == ("", "2001:db8:1::/48", "192.0.2.2") == evidence.whole.stable.left_out_senders
+    assert evidence.at_step(0).canary.left_out_senders == ("192.0.2.3",)
+
+
+def test_senders_beyond_the_most_frequent_are_forgotten() -> None:
+    counter = TrackCounter()
+    often = ["192.0.2.1", "192.0.2.2", "192.0.2.1"]
+    others = [f"10.0.{number // 256}.{number % 256}" for number in range(2 * MAX_SENDERS)]
+    counter.add_left_out(pl.DataFrame({"sender": [*others, *often, "192.0.2.2", "192.0.2.1"]}), "left_out")
+    assert (counter.counts.left_out, len(counter.left_out_senders)) == (2 * MAX_SENDERS + 5, MAX_SENDERS)
+    both = counter + counter
+    assert both.left_out_senders.most_common(2) == [("192.0.2.1", 6), ("192.0.2.2", 4)]
 
 
 def test_requests_in_plain_json_are_evidence(logs: Logs) -> None:

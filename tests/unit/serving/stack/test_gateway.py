@@ -23,7 +23,8 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.serving.log.access_log_rotation import rotate
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.ports import HOST
-from shortlist.spec.serving import Serving
+from shortlist.serving.server.requests.senders import Senders
+from shortlist.spec.serving import Events, Serving
 
 INFER = "/v2/models/demo/infer"
 HALF = Route(stable=1, canary=2, percent=50, rollout="one", step=2)
@@ -155,6 +156,45 @@ def test_a_clients_forged_headers_are_replaced(stack: Stack, ask: Callable[..., 
     stack.route(Route(stable=1))
     _, _, body = ask(stack, "POST", INFER, b"{}", x_shortlist_rollout="forged", x_shortlist_step="1")
     assert not {"x-shortlist-rollout", "x-shortlist-step"} & set(body["headers"])
+
+
+@pytest.mark.parametrize("path", [INFER, "/v1/rank"])
+def test_a_client_of_this_machine_is_the_same_sender_in_both_logs(
+    stack: Stack, ask: Callable[..., Any], until: Callable[..., None], path: str
+) -> None:
+    stack.route(HALF)
+    request = f"from here to {path}"
+    _, _, body = ask(
+        stack, "POST", path, b"{}", x_request_id=request, x_forwarded_for="203.0.113.9", x_shortlist_user="u"
+    )
+    sender = Senders(Events(), HOST).name(body["headers"])  # as the server writes it into the prediction log
+    assert sender == HOST and Serving(backends=(HOST,)).vouches_for_users(sender)
+    logs = AccessLogFolder(stack.paths.logs)
+    access: list[str] = []
+
+    def is_logged() -> bool:
+        access.extend(name for lines in logs.read() for name in lines.filter(id=request)["sender"])
+        return bool(access)
+
+    until(is_logged)
+    assert access == [sender]
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+def test_a_client_of_this_machine_is_the_same_sender_over_grpc(stack: Stack, version: str) -> None:
+    stack.route(HALF)
+    with grpc.insecure_channel(f"127.0.0.1:{stack.port}") as channel:
+        request = messages.ModelInferRequest(model_name="demo", model_version=version)
+        answer = services.GRPCInferenceServiceStub(channel).ModelInfer(
+            request, timeout=10, metadata=(("x-forwarded-for", "203.0.113.9"),)
+        )
+    headers = {name: value.string_param for name, value in answer.parameters.items()}
+    assert Senders(Events(), HOST).name(headers) == HOST
+
+
+def test_a_request_of_a_named_version_has_the_senders_address(stack: Stack, ask: Callable[..., Any]) -> None:
+    _, _, body = ask(stack, "POST", "/v2/models/demo/versions/1/infer", b"{}")
+    assert Senders(Events(), HOST).name(body["headers"]) == HOST
 
 
 def test_a_quarter_of_ten_thousand_users_is_a_quarter(stack: Stack) -> None:
