@@ -201,12 +201,18 @@ def replay(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How often the days are replayed whole, instead of --seconds.")
     ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, help="Newest days of the log; by default serving.traffic.days, else 1.")
+    ] = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Play the newest days of the log as users would, outcomes included; exit code 1 when a request got no answer."""
+    """Play the newest days of the log as users would, outcomes included; exit code 1 when a request got no answer.
+
+    Rows that were collected from live traffic are not played.
+    """
     from shortlist.serving.traffic.replay import describe, describe_end
 
-    summary = _deployer(spec, runs).replay(30.0 if seconds is None and rounds is None else seconds, rate, rounds)
+    summary = _deployer(spec, runs).replay(30.0 if seconds is None and rounds is None else seconds, rate, rounds, days)
     typer.echo(describe(summary) + describe_end(summary), nl=False)
     raise typer.Exit(int(summary["answered"] < summary["sent"]))
 

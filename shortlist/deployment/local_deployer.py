@@ -76,19 +76,23 @@ class LocalDeployer(Deployer):
             return stack, None
         return stack, self._commands(StackConnection(self.context, stack), on_change).canary(first)
 
-    def replay(self, seconds: float | None, rate: float | None = None, rounds: int | None = None) -> dict[str, Any]:
+    def replay(
+        self, seconds: float | None, rate: float | None = None, rounds: int | None = None, days: int | None = None
+    ) -> dict[str, Any]:
         """Replay the log's newest days as traffic; return the counts of the requests.
 
         Args:
             seconds: Longest duration; None for no limit.
             rate: Requests per second; the spec's by default.
             rounds: Number of times that the days are replayed; None for no limit.
+            days: Number of newest days with rows of the declared source; the spec's by default.
 
         Raises:
-            ShortlistError: The stack does not run, or serves nothing.
+            ShortlistError: The stack does not run, or serves nothing; or all rows of the log were collected.
         """
         settings = self._stack().replay_settings()
-        traffic = settings.traffic if rate is None else settings.traffic.model_copy(update={"rate": rate})
+        changes = {name: value for name, value in (("rate", rate), ("days", days)) if value is not None}
+        traffic = settings.traffic.model_copy(update=changes)
         return replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds, "rounds": rounds}))
 
     def versions(self, stack: Stack) -> list[str]:

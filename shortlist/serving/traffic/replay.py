@@ -1,4 +1,7 @@
-"""Simulates user traffic: replays the log's newest days at a declared rate, and writes their outcomes."""
+"""Simulates user traffic: replays the log's newest days at a declared rate, and writes their outcomes.
+
+Rows that were collected from live traffic are never replayed: they would be collected once more.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ class _Replay:
     def __init__(self, settings: ReplaySettings, stop: Callable[[], bool]) -> None:
         traffic = settings.traffic
         self._settings, self._stop = settings, stop
-        self._sessions = Sessions(settings.data, settings.log, traffic.days, settings.rows)
+        self._sessions = Sessions(settings.data, settings.log, traffic.days, settings.rows, leaves_out_collected=True)
         self._name = f"{settings.id_prefix}{uuid.uuid4().hex[:10]}"
         self._pending_sessions: dict[str, Session] = {}
         self._rounds = 0
@@ -127,6 +130,10 @@ class _Replay:
             "wanted_rate": settings.traffic.rate,
             "rounds": self._rounds,
             "ended_within_day": self._end_within_day(),
+            "first_day": min(self._sessions.rows_by_day).isoformat(),
+            "last_day": max(self._sessions.rows_by_day).isoformat(),
+            "log_rows": sum(self._sessions.rows_by_day.values()),
+            "collected_rows": self._sessions.collected_rows,
             "outcomes": log.written,
             "outcomes_dropped": log.failed,
         }
@@ -198,7 +205,7 @@ class _Replay:
 
 
 def describe(summary: dict[str, Any]) -> str:
-    """Return the summary as a readable line, with a line for each of the first distinct reasons of failures below."""
+    """Return the summary as a line, with the replayed days and the first distinct reasons of failures below it."""
     failed = ", ".join(f"{count} {track}" for track, count in summary["failed_by_track"].items() if count) or "none"
     latency = "" if summary["p50_ms"] is None else f", p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
     slates = f", {summary['slates_answered']} of {summary['slates_sent']} slates" if summary["slates_sent"] else ""
@@ -206,11 +213,19 @@ def describe(summary: dict[str, Any]) -> str:
         f"replayed {summary['sent']} requests in {summary['seconds']:.0f} s ({summary['rate']} of"
         f" {summary['wanted_rate']:g} wanted per second): {summary['answered']} answered{slates}, failed {failed},"
         f" {summary['refused']} refused, {summary['lost']} lost{latency}, {summary['outcomes']} outcomes\n"
+        + _describe_days(summary)
         + "".join(
             f"  {reason['requests']} x {reason['status'] or 'no answer'}: {reason['message']}\n"
             for reason in summary["reasons"]
         )
     )
+
+
+def _describe_days(summary: dict[str, Any]) -> str:
+    first, last, collected = summary["first_day"], summary["last_day"], summary["collected_rows"]
+    left_out = f"; {collected:,} rows collected from live traffic are not replayed" if collected else ""
+    days = first if first == last else f"{first} to {last}"
+    return f"  days of the log: {days}, {summary['log_rows']:,} rows{left_out}\n"
 
 
 def describe_end(summary: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from shortlist.serving.traffic.inputs import as_array, sent_columns
 from shortlist.serving.traffic.requests import Array
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import RECENT_ITEMS, K, Retrieval
-from shortlist.storage.tables import DayTable
+from shortlist.storage.tables import DayPart, DayTable
 
 _SLATE_ITEMS: Final = 10
 
@@ -80,7 +80,9 @@ class SlateRequests(BaseModel):
 class Sessions:
     """The sessions of a log's newest days; can be iterated repeatedly, and reads file by file."""
 
-    def __init__(self, data: Data, log: Path, days: int = 1, rows: int = 20) -> None:
+    def __init__(
+        self, data: Data, log: Path, days: int = 1, rows: int = 20, *, leaves_out_collected: bool = False
+    ) -> None:
         """Open the log.
 
         Args:
@@ -88,21 +90,37 @@ class Sessions:
             log: Folder of the valid log.
             days: Number of newest days to read.
             rows: Most impressions of a session; more impressions of a user's day become several sessions.
+            leaves_out_collected: Whether to read rows of the declared source alone, and the newest days that have
+                some. Requests made from rows that were collected from live traffic would be collected once more.
 
         Raises:
-            DataError: The log holds no rows.
+            DataError: The log holds no rows, or only collected ones where they are left out.
         """
-        self._data, self._rows = data, rows
+        self._data, self._rows, self._leaves_out_collected = data, rows, leaves_out_collected
         self._table = DayTable.open(log, Files.LOG)
-        self._days = {part.day for part in self._table.days if part.rows}
-        self._days = set(sorted(self._days)[-days:])
-        if not self._days:
+        self.rows_by_day: dict[date, int] = {}
+        """Number of rows that are read, by day, newest first."""
+        self.collected_rows = 0
+        """Number of collected rows that are left out: those of these days and of the days after them."""
+        for part in reversed(self._table.days):
+            row_count = _count_source_rows(self._table, part) if leaves_out_collected else part.rows
+            self.collected_rows += part.rows - row_count
+            if row_count:
+                self.rows_by_day[part.day] = row_count
+            if len(self.rows_by_day) == days:
+                break
+        if not self.rows_by_day and self.collected_rows:
+            raise DataError(
+                f"{log}: all {self.collected_rows:,} rows of the log were collected from live traffic; there is nothing"
+                " to play, as collected rows would be collected once more. Add rows to the log in data.source"
+            )
+        if not self.rows_by_day:
             raise DataError(f"{log}: the log holds no rows; there is nothing to play")
 
     def __iter__(self) -> Iterator[Session]:
         """Yield every session once, ordered by their beginnings."""
-        for _, frame in self._table.frames(self._days):
-            yield from self._cut(frame)
+        for _, frame in self._table.frames(set(self.rows_by_day)):
+            yield from self._cut(_source_rows(frame.lazy()).collect() if self._leaves_out_collected else frame)
 
     def _cut(self, frame: pl.DataFrame) -> Iterator[Session]:
         user, item = self._data.user, self._data.item
@@ -122,6 +140,19 @@ class Sessions:
                 labels=labels[rows],
                 after_columns=[values[rows].to_list() for values in after_columns],
             )
+
+
+def _count_source_rows(table: DayTable, part: DayPart) -> int:
+    """Return the number of a day's rows that were not collected from live traffic."""
+    if not part.rows:
+        return 0
+    return int(_source_rows(table.scan({part.day})).select(pl.len()).collect().item())
+
+
+def _source_rows(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Return the rows of the declared source; only collected rows were served by a version."""
+    has_served = Columns.SERVED_VERSION in rows.collect_schema().names()
+    return rows.filter(pl.col(Columns.SERVED_VERSION).is_null()) if has_served else rows
 
 
 def in_session_order(frame: pl.DataFrame, user: str | None) -> pl.DataFrame:

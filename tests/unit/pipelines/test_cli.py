@@ -151,7 +151,8 @@ def test_a_replay_fails_when_a_request_got_no_answer(
         "sent": 3, "answered": answered, "failed_by_track": {"stable": 3 - answered}, "lost": 0, "seconds": 1.0,
         "refused": 0, "reasons": [], "ended_within_day": None,
         "rate": 3, "wanted_rate": 3, "p50_ms": None, "outcomes": 0,
-        "slates_sent": 0, "slates_answered": 0,
+        "slates_sent": 0, "slates_answered": 0, "first_day": "2026-01-05", "last_day": "2026-01-05", "log_rows": 3,
+        "collected_rows": 0,
     }  # fmt: skip
     replays: list[tuple[float | None, ...]] = []
 
@@ -163,8 +164,8 @@ def test_a_replay_fails_when_a_request_got_no_answer(
     monkeypatch.setattr("shortlist.cli.serving._deployer", lambda spec, runs: deployer)
     assert shortlist(monkeypatch, "replay", "demo") == code
     assert f"{answered} answered" in capsys.readouterr().out
-    shortlist(monkeypatch, "replay", "demo", "--rounds", "1")
-    assert replays == [(30.0, None, None), (None, None, 1)]  # a number of rounds is no number of seconds
+    shortlist(monkeypatch, "replay", "demo", "--rounds", "1", "--days", "4")
+    assert replays == [(30.0, None, None, None), (None, None, 1, 4)]  # a number of rounds is no number of seconds
 
 
 def test_a_canary_of_an_older_version_names_the_held_newest_run(

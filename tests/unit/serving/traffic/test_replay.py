@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import pytest
 from aiohttp import web
 from filelock import FileLock
 
-from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.contracts import Columns, DataError, Files, ShortlistError
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.serving.log.logs import REPLAYED_ID, outcome_schema
 from shortlist.serving.traffic.background import run_replay
@@ -42,7 +43,7 @@ from shortlist.serving.traffic.sessions import SlateRequests
 from shortlist.spec.data import Data
 from shortlist.spec.serving import ReplayTraffic
 from shortlist.storage.artefacts import read_json, write_json
-from shortlist.storage.tables import DayTableWriter
+from shortlist.storage.tables import DayTable, DayTableWriter
 from tests.served_log import logged_rows
 
 USERS, ITEMS = 6, 5
@@ -182,6 +183,46 @@ def test_a_replay_says_where_within_a_day_of_the_log_it_ended(
 
 def test_a_replay_of_whole_days_has_nothing_to_say_of_its_end(settings: Callable[..., ReplaySettings]) -> None:
     assert describe_end(replay(settings(rounds=1))) == ""
+
+
+def test_a_replay_says_which_days_it_plays(settings: Callable[..., ReplaySettings]) -> None:
+    summary = replay(settings(rounds=1))
+    assert "\n  days of the log: 2026-01-05, 30 rows\n" in describe(summary)
+    several = summary | {"first_day": "2026-01-02", "log_rows": 4_279, "collected_rows": 1_660}
+    assert describe(several).splitlines()[1] == (
+        "  days of the log: 2026-01-02 to 2026-01-05, 4,279 rows; 1,660 rows collected from live traffic are not"
+        " replayed"
+    )
+
+
+def test_rows_that_were_collected_are_not_replayed(settings: Callable[..., ReplaySettings], server: Server) -> None:
+    declared = settings(rounds=1)
+    log = declared.log
+    rows = pl.read_parquet(DayTable.open(log, Files.LOG).paths())
+    served = pl.when(pl.col("user_id") < 4).then(None).otherwise(3).cast(pl.Int64).alias(Columns.SERVED_VERSION)
+    later_day = rows.with_columns(pl.col(Columns.TIME, Columns.DAY) + timedelta(days=1))
+    write_log(log, rows.with_columns(served), later_day.with_columns(pl.lit(3, pl.Int64).alias(Columns.SERVED_VERSION)))
+    summary = replay(declared)
+    assert {request["user"] for request in server.requests} == {"0", "1", "2", "3"}
+    assert "2026-01-05, 20 rows; 40 rows collected from live traffic are not replayed\n" in describe(summary)
+
+
+def test_a_log_of_collected_rows_alone_is_not_replayed(settings: Callable[..., ReplaySettings], server: Server) -> None:
+    declared = settings(rounds=1)
+    rows = pl.read_parquet(DayTable.open(declared.log, Files.LOG).paths())
+    write_log(declared.log, rows.with_columns(pl.lit(3, pl.Int64).alias(Columns.SERVED_VERSION)))
+    with pytest.raises(DataError, match=r"all 30 rows of the log were collected from live traffic; .* data\.source"):
+        replay(declared)
+    assert not server.requests
+
+
+def write_log(folder: Path, *frames: pl.DataFrame) -> None:
+    """Replace a log by other rows."""
+    shutil.rmtree(folder)
+    writer = DayTableWriter(folder, Files.LOG, 1_000)
+    for frame in frames:
+        writer.append(frame)
+    writer.close()
 
 
 def test_the_ids_of_a_rollouts_replay_say_what_they_are(
