@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.attacks import Attacker
+from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.states.phases import Phase
 
 pytestmark = pytest.mark.long
@@ -35,3 +36,19 @@ def test_bad_requests_of_the_stable_track_do_not_excuse_a_bad_candidate(live: An
     with attacker.attack([f"invented-{number}" for number in range(40)], attacker.same_items):  # nine of ten are stable
         record = live.roll_out(live.world.versions["all_the_same"])
     live.rolled_back(record, "at (10|50) %: constant scores")
+
+
+def test_without_a_token_a_declared_backend_on_this_machine_vouches_for_its_users(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = live.stack.backend_endpoint().model_copy(update={"token": None})
+    monkeypatch.setattr(Stack, "backend_endpoint", lambda _: endpoint)  # of the rollout's own replay too
+    deployer = live.deployer_with(
+        {"backends": ["127.0.0.1"], "traffic": {"kind": "replay", "rate": 30, "days": 2}},
+        {"steps": [50, 100], "guardrails": {"latency_floor_ms": 60_000, "max_p99_ms": 60_000}},
+    )
+    record = live.roll_out(live.other_version, deployer)
+    assert record.state.phase is Phase.PROMOTED, record.state.reason
+    totals = live.evidence(record).requests
+    assert (totals.canary.left_out, totals.canary.logged_left_out, totals.lost) == (0, 0, 0)
+    assert set(live.predictions("sender", "rollout").filter(rollout=record.id)["sender"]) == {"backend", "127.0.0.1"}
