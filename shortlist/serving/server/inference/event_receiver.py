@@ -27,6 +27,7 @@ from shortlist.serving.server.requests.request_errors import (
 from shortlist.serving.server.requests.senders import Senders
 from shortlist.serving.server.requests.tensors import ProtocolMessage, validate_message
 from shortlist.spec.data import Column, Data
+from shortlist.spec.log_shape import Positive
 from shortlist.spec.serving import Events
 from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.append_log.writer import AppendLogError
@@ -247,7 +248,7 @@ class EventReceiver:
             if name == self._data.label:
                 label = self._label(name, value)
             elif name in self._columns:
-                values[outcome_name(name)] = _typed(self._columns[name], value)
+                values[outcome_name(name)] = self._further_value(self._columns[name], value)
             else:
                 names = [self._data.label, *self._columns]
                 raise InvalidEventError(
@@ -262,17 +263,70 @@ class EventReceiver:
             if isinstance(value, int | float) and value in (0, 1):
                 return int(value)
             raise InvalidEventError("outcome", f"outcome.{name}: got {shorten(value)}; wanted 0 or 1")
-        typed = _typed(self._data.by_name[name], value)
+        column = self._data.by_name[name]
+        typed = _typed(column, value, f": {_describe_positives(positive)}" if positive.any_of else "")
         if is_positive_value(typed, positive):
             return 1
-        for accepted in positive.any_of or ():
-            if str(accepted).strip().lower() == str(typed).strip().lower():
-                raise InvalidEventError("outcome", f"outcome.{name}: got {shorten(value)}; did you mean '{accepted}'?")
+        if positive.any_of is not None:
+            _check_spelling(column, value, positive)
+            if not _is_declared(column, typed):  # another language or type of 'yes' must not become a negative
+                raise InvalidEventError("outcome", _undeclared_message(column, value, positive))
         return 0
 
+    def _further_value(self, column: Column, value: Any) -> Any:
+        """Return the value of a column that is not the label, in its type."""
+        typed = _typed(column, value)
+        for label in self._data.labels.values():
+            if (
+                label.column == column.name
+                and label.positive is not None
+                and not is_positive_value(typed, label.positive)
+            ):
+                _check_spelling(column, value, label.positive)
+        return typed
 
-def _typed(column: Column, value: Any) -> Any:
-    """Return a value in the type of its column of the outcome log."""
+
+def _describe_positives(positive: Positive) -> str:
+    values = ", ".join(map(repr, positive.any_of or ()))
+    return f"{values} count{'s' if len(positive.any_of or ()) == 1 else ''} as 1"
+
+
+def _check_spelling(column: Column, value: Any, positive: Positive) -> None:
+    """Refuse a value that differs from a positive one in case or spaces alone."""
+    for accepted in positive.any_of or ():
+        if str(accepted).strip().lower() == str(value).strip().lower():
+            raise InvalidEventError(
+                "outcome", f"outcome.{column.name}: got {shorten(value)}; did you mean '{accepted}'?"
+            )
+
+
+def _is_declared(column: Column, value: float | str) -> bool:
+    """Return whether the column's declaration lists a value, or bounds it on both sides."""
+    if column.allowed is not None:
+        return str(value) in map(str, column.allowed)
+    if column.min is None or column.max is None or isinstance(value, str):
+        return False
+    return column.min <= value <= column.max
+
+
+def _undeclared_message(column: Column, value: Any, positive: Positive) -> str:
+    positives = list(map(str, positive.any_of or ()))
+    negatives = [repr(allowed) for allowed in column.allowed or () if str(allowed) not in positives]
+    if negatives:
+        advice = f", {', '.join(negatives)} as 0"
+    elif column.min is not None and column.max is not None:
+        advice = f", other values from {column.min:g} to {column.max:g} as 0"
+    else:
+        advice = (
+            f". To send values that count as 0, list all values of '{column.name}' in data.columns (allowed), and serve"
+            " a version that is trained with it"
+        )
+    problem = f"outcome.{column.name}: got {shorten(value)}, a value that is not declared"
+    return f"{problem}; {_describe_positives(positive)}{advice}"
+
+
+def _typed(column: Column, value: Any, explanation: str = "") -> Any:
+    """Return a value in the type of its column of the outcome log; a message about another type has `explanation`."""
     location = f"outcome.{column.name}"
     match column.type:
         case "integer" if isinstance(value, int) and -_MAX_INTEGER <= value < _MAX_INTEGER:
@@ -297,4 +351,6 @@ def _typed(column: Column, value: Any) -> Any:
                 return date.fromisoformat(value[:10])
             except ValueError:
                 raise InvalidEventError("outcome", f"{location}: got {shorten(value)}; wanted an ISO date") from None
-    raise InvalidEventError("outcome", f"{location}: got {shorten(value)}; wanted a value of type {column.type}")
+    raise InvalidEventError(
+        "outcome", f"{location}: got {shorten(value)}; wanted a value of type {column.type}{explanation}"
+    )

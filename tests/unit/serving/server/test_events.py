@@ -179,17 +179,67 @@ def test_a_label_with_a_rule_is_positive_by_its_rule(open_outcomes: Open) -> Non
     assert outcomes.rows()["label"].to_list() == [1, 0, 0]
 
 
+def text_label(**declaration: Any) -> list[dict[str, Any]]:
+    """The columns with a label that is a text."""
+    changes = {"type": "string", **declaration}
+    return [{**column, **changes} if column["name"] == "clicked" else column for column in DECLARED["columns"]]
+
+
 def test_another_spelling_of_a_positive_label_is_refused(open_outcomes: Open) -> None:
-    columns = [
-        {**column, "type": "string"} if column["name"] == "clicked" else column for column in DECLARED["columns"]
-    ]
-    outcomes = open_outcomes(positive={"any_of": ["yes"]}, columns=columns)
+    outcomes = open_outcomes(positive={"any_of": ["yes"]}, columns=text_label(allowed=["yes", "no"]))
     accepted, refused = outcomes.send(
         event(outcome={"clicked": "yes"}), event(event_id="f", outcome={"clicked": "no"}),
         event(event_id="g", outcome={"clicked": "YES "}),
     )  # fmt: skip
     assert accepted == 2 and "outcome.clicked: got 'YES '; did you mean 'yes'?" in refused[0]
     assert outcomes.rows()["label"].to_list() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "value", "message"),
+    [
+        (
+            {"allowed": ["yes", "no"]},
+            "maybe",
+            "got 'maybe', a value that is not declared; 'yes', 'buy' count as 1, 'no' as 0",
+        ),
+        (
+            {},
+            "true",
+            "got 'true', a value that is not declared; 'yes', 'buy' count as 1. To send values that count as 0, list"
+            " all values of 'clicked' in data.columns (allowed)",
+        ),
+        ({}, 1, "got 1; wanted a value of type string: 'yes', 'buy' count as 1"),
+    ],
+)
+def test_a_value_that_no_declaration_lists_is_no_negative(
+    open_outcomes: Open, declaration: dict[str, Any], value: Any, message: str
+) -> None:
+    outcomes = open_outcomes(positive={"any_of": ["yes", "buy"]}, columns=text_label(**declaration))
+    accepted, refused = outcomes.send(event(outcome={"clicked": value}))
+    assert accepted == 0 and message in refused[0]
+
+
+def test_numbers_within_declared_bounds_are_negatives(open_outcomes: Open) -> None:
+    columns = text_label(type="integer", min=1, max=4)
+    outcomes = open_outcomes(positive={"any_of": [3]}, columns=columns)
+    accepted, refused = outcomes.send(
+        event(outcome={"clicked": 3}), event(event_id="f", outcome={"clicked": 4}),
+        event(event_id="g", outcome={"clicked": 5}),
+    )  # fmt: skip
+    assert (
+        accepted == 2 and "got 5, a value that is not declared; 3 counts as 1, other values from 1 to 4" in refused[0]
+    )
+    assert outcomes.rows()["label"].to_list() == [1, 0]
+
+
+def test_another_spelling_of_a_further_labels_positive_is_refused(open_outcomes: Open) -> None:
+    columns = [*DECLARED["columns"], {"name": "deed", "type": "string", "known": "after"}]
+    labels = {"shared": {"column": "deed", "positive": {"any_of": ["share"]}}}
+    accepted, refused = open_outcomes(columns=columns, labels=labels).send(
+        event(outcome={"deed": "Share"}), event(event_id="f", outcome={"deed": "save"})
+    )
+    assert accepted == 1 and "outcome.deed: got 'Share'; did you mean 'share'?" in refused[0]
 
 
 def test_who_may_send_is_declared(open_outcomes: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import NoneType
 from typing import Annotated, Any, Final, TypeVar
 
 import orjson
@@ -22,6 +23,14 @@ MAX_ITEMS: Final = 100_000
 """Most items of a request in any spec; `serving.max_rows` is the limit of this one."""
 DEFAULT_K: Final = 10
 """Items of a slate whose request does not say how many."""
+
+_JSON_TYPES: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    "BYTES": ((str,), "a text"),
+    "INT64": ((int, bool), "an integer"),
+    "FP32": ((int, float, bool), "a number"),
+    "FP64": ((int, float, bool), "a number"),
+}
+"""Types of the values in JSON by the datatype of their tensor, and what messages call them."""
 
 Key = int | str
 Message = TypeVar("Message", bound=ProtocolMessage)
@@ -149,6 +158,7 @@ def _context(
     if user is not None:
         if service.data.user is None:
             raise BadRequestError(f"user: got {shorten(user)}; the served spec declares no user (data.user)")
+        _check_types("user", _datatype(service.data.by_name[service.data.user], [user]), [user])
         columns[service.data.user] = [user]
     return columns
 
@@ -221,10 +231,26 @@ def _tensor(name: str, column: Column, values: Sequence[Any]) -> Tensor:
     """Return the values of a column as a tensor: shape (values,), of lists (values, longest list)."""
     if column.type in ("tags", "vector"):
         return _matrix(name, column, values)
+    datatype = _datatype(column, values)
+    _check_types(f"input '{name}'", datatype, values)
+    return from_values(_head(name, datatype, [len(values)]), values)
+
+
+def _datatype(column: Column, values: Sequence[Any]) -> str:
     datatype = preferred_datatype(column)
     if datatype == "BYTES" and "INT64" in accepted_datatypes(column) and not any(isinstance(v, str) for v in values):
-        datatype = "INT64"  # bits or days instead of their text
-    return from_values(_head(name, datatype, [len(values)]), values)
+        return "INT64"  # bits or days instead of their text
+    return datatype
+
+
+def _check_types(location: str, datatype: str, values: Sequence[Any]) -> None:
+    """Refuse values of another type; a client of plain JSON knows no tensors, whose messages name datatypes."""
+    types, wanted = _JSON_TYPES[datatype]
+    if set(map(type, values)) <= {*types, NoneType}:
+        return
+    value = next(value for value in values if type(value) not in (*types, NoneType))
+    kind = {int: "the number ", float: "the number ", str: "the text "}.get(type(value), "")
+    raise BadRequestError(f"{location}: got {kind}{shorten(value)}; wanted {wanted}")
 
 
 def _matrix(name: str, column: Column, values: Sequence[Any]) -> Tensor:
@@ -238,7 +264,9 @@ def _matrix(name: str, column: Column, values: Sequence[Any]) -> Tensor:
     if column.type == "vector" and any(len(value) not in (0, width) for value in lists):
         raise BadRequestError(f"input '{name}': got vectors of different lengths; wanted {width} numbers each")
     flat = [element for value in lists for element in (*value, *[padding] * (width - len(value)))]
-    return from_values(_head(name, preferred_datatype(column), [len(lists), width]), flat)
+    datatype = preferred_datatype(column)
+    _check_types(f"input '{name}'", datatype, flat)
+    return from_values(_head(name, datatype, [len(lists), width]), flat)
 
 
 def _head(name: str, datatype: str, shape: list[int]) -> TensorHead:
