@@ -132,9 +132,12 @@ def _log_column_lines(column: ColumnProfile, draft: SpecDraft) -> Iterator[str]:
         yield f"    - {{name: {IS_POSITIVE}, source: {_yaml_text(column.source)}, type: integer}}"
         return
     reason = draft.outcomes.get(column.source)
-    known_key = {"known": "after"} if reason is not None or column.source == draft.position else {}
+    further_keys = {"known": "after"} if reason is not None or column.source == draft.position else {}
+    if column.source == draft.label and column.type == "string" and column.distinct == 2:
+        # Events of an application are judged by it: each of the two answers counts, a misspelt one is refused.
+        further_keys["allowed"] = json.dumps(sorted(map(str, column.values.drop_nulls().unique())))
     yield "    - " + _column_declaration(
-        column, draft.name_of(column), known_key, reason or _column_comment(column, draft)
+        column, draft.name_of(column), further_keys, reason or _column_comment(column, draft)
     )
 
 

@@ -119,6 +119,7 @@ def test_a_label_of_two_answers_is_read(tmp_path: Path, answers: tuple[str, str]
     draft, spec = write_checked_spec(tmp_path)
     if draft.positive is not None:
         assert spec.data.positive is not None and spec.data.positive.any_of == (answers[1],)
+        assert spec.data.by_name["saved"].allowed == answers  # so that events may say no, and nothing else
     assert (spec.data.label, draft.positive is None) == ("saved", answers[0] == "FALSE")
 
 
