@@ -229,7 +229,7 @@ class _Filling:
             least = explore.share * np.cumprod(drawn) + 1 - explore.share
             return PlacePropensities((1 + least) / 2, (1 - least) / 2)
         replays = np.random.Generator(np.random.Philox(key=_seed(f"{request} again")))
-        drawn_mean, drawn_error = self._drawn_places(rows, replays)
+        drawn_mean, drawn_error = self._drawn_places(rows, drawn, replays)
         best_rows = self.best_rows
         is_best = np.zeros(len(rows))
         is_best[: len(best_rows)] = rows[: len(best_rows)] == best_rows[: len(rows)]
@@ -237,11 +237,14 @@ class _Filling:
             explore.share * drawn_mean + (1 - explore.share) * is_best, explore.share * drawn_error
         )
 
-    def _drawn_places(self, rows: np.ndarray, draws: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def _drawn_places(
+        self, rows: np.ndarray, drawn: np.ndarray, draws: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the probability of each placed row at its place where the slate is drawn, and the error of each.
 
         By the closed form of an exploration that has one and is not limited; else as the mean of the probabilities in
-        replayed draws, each given what it drew above.
+        replayed draws, each given what it drew above. A row that all replays have placed before has the draw itself as
+        one more of them: what is shown has no probability of 0.
         """
         explore, ordering = self.ordering.explore, self.ordering
         assert explore is not None
@@ -256,9 +259,11 @@ class _Filling:
                 return exact[np.arange(len(rows)), np.arange(len(rows))], np.zeros(len(rows))
         replays = np.zeros((_REPLAYS, len(rows)))
         for replay in replays:
-            _, _, drawn = self.fill(draws, rows)
-            replay[: len(drawn)] = drawn
-        return replays.mean(axis=0), replays.std(axis=0, ddof=1) / np.sqrt(_REPLAYS)
+            _, _, replayed = self.fill(draws, rows)
+            replay[: len(replayed)] = replayed
+        mean, error = replays.mean(axis=0), replays.std(axis=0, ddof=1) / np.sqrt(_REPLAYS)
+        with_draw = drawn / (_REPLAYS + 1)
+        return np.where(mean > 0, mean, with_draw), np.where(mean > 0, error, with_draw)
 
     @cached_property
     def best_rows(self) -> np.ndarray:

@@ -248,6 +248,18 @@ def test_new_items_get_their_declared_share_of_drawn_places() -> None:
     assert shares[0] == 0 and abs(shares[1] - 0.3) < 4 * (0.3 * 0.7 / len(drawn)) ** 0.5
 
 
+def test_what_was_shown_at_a_rare_place_has_a_propensity() -> None:
+    candidates = _candidates([0.9, 0.85, 0.8, 0.75, 0.1], days_listed=[40, 50, 60, 70, 2])
+    minimum = {"where": "days_listed < 7", "min_share": 0.1}
+    section = _ordering(explore={"kind": "gumbel", "temperature": 0.02, "new_items": minimum})
+    slates = [order(candidates, section, 3, f"request {number}") for number in range(600)]
+    late = [slate for slate in slates if slate.rows[2] == 0]  # of some, no replay has the best item so low
+    assert len(late) > 3
+    propensities = [slate.place_propensities() for slate in late]
+    assert all((logged.probabilities > 0).all() for logged in propensities)
+    assert all(logged.errors[2] > 0 for logged in propensities)
+
+
 @pytest.mark.parametrize(
     ("probabilities", "is_new", "expected"),
     [
