@@ -111,8 +111,8 @@ def tree_attributes(trees: ObliviousTrees) -> dict[str, Any]:
                 "leaf": np.arange(inner + leaves) >= inner,
                 "feature": np.append(tree.columns[nodes.level], zeros),
                 "value": np.append(np.nextafter(tree.borders, np.float32(np.inf))[nodes.level], tree.leaves),
-                "left": np.append(nodes.below, zeros),
-                "right": np.append(nodes.above, zeros),
+                "left": np.append(nodes.left, zeros),
+                "right": np.append(nodes.right, zeros),
                 "missing_left": np.append(~tree.missing_is_above, zeros),
             }
         )

@@ -140,13 +140,13 @@ def is_missing(column: np.ndarray) -> np.ndarray:
     return np.asarray(np.isnan(column) if column.dtype.kind == "f" else column == 0)
 
 
-def find_positions(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the position of each wanted key among ascending keys; their number where it is not there.
+def find_positions(keys: np.ndarray, searched_keys: np.ndarray) -> np.ndarray:
+    """Return the position of each searched key among ascending keys; their number where it is not there.
 
     >>> find_positions(np.array([2, 5]), np.array([5, 4, 2])).tolist()
     [1, 2, 0]
     """
     if not len(keys):
-        return np.zeros(wanted.shape, np.int64)
-    positions = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[positions] == wanted, positions, len(keys))
+        return np.zeros(searched_keys.shape, np.int64)
+    positions = np.minimum(np.searchsorted(keys, searched_keys), len(keys) - 1)
+    return np.where(keys[positions] == searched_keys, positions, len(keys))

@@ -36,9 +36,9 @@ class Nodes(NamedTuple):
 
     level: np.ndarray
     """Level of each inner node."""
-    below: np.ndarray
+    left: np.ndarray
     """Node after each inner node for rows that are not above its border."""
-    above: np.ndarray
+    right: np.ndarray
     """Node for the others."""
 
 
@@ -88,10 +88,10 @@ class ObliviousTrees:
             for tree in self:
                 leaf_of = np.zeros(rows.height, np.int64)
                 for level, (column, border) in enumerate(zip(tree.columns, tree.borders, strict=True)):
-                    above = numbers[column] > border
+                    is_above = numbers[column] > border
                     if holds_missing[column]:
-                        above |= missing[column] & tree.missing_is_above[2**level - 1 + leaf_of]
-                    leaf_of |= above.astype(np.int64) << level
+                        is_above |= missing[column] & tree.missing_is_above[2**level - 1 + leaf_of]
+                    leaf_of |= is_above.astype(np.int64) << level
                 total[first : first + _BLOCK_ROWS] += tree.leaves[leaf_of]
         return total
 
@@ -167,14 +167,14 @@ def nodes_of(depth: int) -> Nodes:
     """Return the nodes of a tree of some depth.
 
     >>> nodes = nodes_of(2)
-    >>> nodes.below.tolist(), nodes.above.tolist()
+    >>> nodes.left.tolist(), nodes.right.tolist()
     ([1, 3, 4], [2, 5, 6])
     """
     levels = np.arange(depth)
     level = np.repeat(levels, 2**levels)
     position = np.arange(2**depth - 1) - (2**level - 1)
-    below = 2 ** (level + 1) - 1 + position
-    return Nodes(level, below, below + 2**level)
+    left = 2 ** (level + 1) - 1 + position
+    return Nodes(level, left, left + 2**level)
 
 
 def _tree_nodes(tree: Tree, numbers: np.ndarray, weights: np.ndarray) -> TreeNodes:
@@ -182,6 +182,6 @@ def _tree_nodes(tree: Tree, numbers: np.ndarray, weights: np.ndarray) -> TreeNod
     nodes, leaves = nodes_of(len(numbers)), [-1] * len(weights)
     zeros = [0.0] * len(nodes.level)
     return TreeNodes(
-        [*nodes.below.tolist(), *leaves], [*nodes.above.tolist(), *leaves], [*numbers[nodes.level].tolist(), *leaves],
+        [*nodes.left.tolist(), *leaves], [*nodes.right.tolist(), *leaves], [*numbers[nodes.level].tolist(), *leaves],
         [*zeros, *tree.leaves.tolist()], [*zeros, *weights.tolist()],
     )  # fmt: skip

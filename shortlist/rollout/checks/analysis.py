@@ -268,9 +268,9 @@ def _too_few_requests(name: str, track: TrackEvidence, min_requests: int) -> str
 def _describe_left_out(count: int, track: TrackEvidence) -> str:
     """Return how many are no evidence, who sent them, and the two ways to make them evidence."""
     senders = [sender or "no address" for sender in track.left_out_senders[:NAMED_SENDERS]]
-    others = ["others"] * (len(track.left_out_senders) > NAMED_SENDERS)
+    rest = ["others"] * (len(track.left_out_senders) > NAMED_SENDERS)
     return (
-        f"{count:,} more are no evidence, because their senders ({', '.join([*senders, *others])}) do not vouch for"
+        f"{count:,} more are no evidence, because their senders ({', '.join([*senders, *rest])}) do not vouch for"
         " their users: declare the application's servers in serving.backends, or let them present the backend_token of"
         " secrets.json (docs/trust.md)"
     )

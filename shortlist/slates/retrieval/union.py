@@ -93,8 +93,8 @@ def _fuse_query(
     order = top_positions(fused, max_candidates)  # equal sums by row number
     if reserved_ranks is not None and len(items) > max_candidates:
         is_reserved = np.bincount(groups, rank[list_positions] <= reserved_ranks[source[list_positions]]) > 0
-        chosen = np.sort(top_positions(fused + is_reserved, max_candidates))  # a sum is below 1
-        order = chosen[top_positions(fused[chosen], max_candidates)]
+        item_groups = np.sort(top_positions(fused + is_reserved, max_candidates))  # a sum is below 1
+        order = item_groups[top_positions(fused[item_groups], max_candidates)]
     return items[order], fused[order], ranks.reshape(-1, sources)[order]
 
 

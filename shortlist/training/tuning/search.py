@@ -246,9 +246,11 @@ def _make_trial(settings: SearchSettings, study: optuna.Study, deadline: float |
     attributes["seconds"] = round(time.monotonic() - started, 1)
 
     def end_trial() -> Trial:
-        for key, attribute in attributes.items():
-            trial.set_user_attr(key, attribute)
-        study.tell(trial, value, state, skip_if_finished=True)
+        # Done anew after a lost connection, it may find that the study knows already.
+        if not study.trials[trial.number].state.is_finished():
+            for key, attribute in attributes.items():
+                trial.set_user_attr(key, attribute)
+            study.tell(trial, value, state)
         return _to_trial(study.trials[trial.number])
 
     return end_trial() if settings.shared_study is None else settings.shared_study.run(end_trial)

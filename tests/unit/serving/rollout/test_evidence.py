@@ -285,8 +285,8 @@ def test_senders_of_what_is_no_evidence_are_kept_by_track_those_of_most_first(lo
 def test_senders_beyond_the_most_frequent_are_forgotten() -> None:
     counter = TrackCounter()
     often = ["192.0.2.1", "192.0.2.2", "192.0.2.1"]
-    others = [f"10.0.{number // 256}.{number % 256}" for number in range(2 * MAX_SENDERS)]
-    counter.add_left_out(pl.DataFrame({"sender": [*others, *often, "192.0.2.2", "192.0.2.1"]}), "left_out")
+    rare_senders = [f"10.0.{number // 256}.{number % 256}" for number in range(2 * MAX_SENDERS)]
+    counter.add_left_out(pl.DataFrame({"sender": [*rare_senders, *often, "192.0.2.2", "192.0.2.1"]}), "left_out")
     assert (counter.counts.left_out, len(counter.left_out_senders)) == (2 * MAX_SENDERS + 5, MAX_SENDERS)
     both = counter + counter
     assert both.left_out_senders.most_common(2) == [("192.0.2.1", 6), ("192.0.2.2", 4)]
